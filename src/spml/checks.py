@@ -1,0 +1,318 @@
+"""The contract every method keeps, callable on a method of your own: `check_method(lambda: MyMethod())`.
+
+Each check raises AssertionError with a sentence that says what was broken. They run on tiny data on the CPU.
+"""
+
+import copy
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .data.features import FeatureStore
+from .labels import Labels
+from .memory import RowMemory
+from .methods import Clock, Method, Problem, method
+from .train.loop import Examples, Gathered, Run
+from .train.settings import TrainSettings
+
+ROWS, CLASSES, WIDTH = 23, 17, 7  # no two alike, so that a dimension is known by its size
+
+Make = Callable[[], Method]
+
+
+class TinyNetwork(nn.Module):
+    """Features to logits, label-wise embeddings and class maps: enough for any method, on anything."""
+
+    def __init__(self, width: int = WIDTH, classes: int = CLASSES, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+
+        def drawn(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(*shape, generator=generator) / width**0.5)
+
+        self.to_logits, self.bias = drawn(width, classes), nn.Parameter(torch.zeros(classes))
+        self.to_embeddings, self.to_maps = drawn(width, classes * 128), drawn(width, classes * 9)
+        self.classes = classes
+
+    def forward(self, features: Tensor) -> Gathered:
+        embeddings = (features @ self.to_embeddings).unflatten(-1, (self.classes, 128))
+        maps = (features @ self.to_maps).unflatten(-1, (self.classes, 3, 3))
+        return Gathered((features @ self.to_logits + self.bias, F.normalize(embeddings, dim=-1), maps))
+
+
+def tiny_examples(made: Method, rows: int = ROWS) -> Examples:
+    """Random features with the labels the method asks for; one row without a positive, one class nobody has."""
+    draw = np.random.default_rng(0)
+    features = draw.normal(size=(rows, WIDTH)).astype(np.float32)
+    names = [f"class {i}" for i in range(CLASSES)]
+    if made.needs.labels == "positives":
+        single = draw.integers(0, CLASSES - 1, rows)
+        single[3] = -1
+        labels = Labels.from_indices(single, names)
+    else:
+        signed = np.where(draw.random((rows, CLASSES)) < 0.3, 1, -1)
+        signed[:, -1] = -1
+        signed[3] = -1
+        if made.needs.labels == "negatives":
+            signed[draw.random((rows, CLASSES)) < 0.3] = 0
+        labels = Labels.from_matrix(signed, names, coding="signed")
+    return Examples(FeatureStore(features), np.arange(rows), labels)
+
+
+def _prepared(make: Make, labels: Labels) -> Method:
+    made = make()
+    made.prepare(Problem(labels, k=1.5))
+    return made
+
+
+def _late(epochs: int = 4) -> Clock:
+    """A clock in the third epoch, where schedules and second stages have begun."""
+    return Clock(epoch=3, epochs=epochs, step=9, steps=4 * epochs)
+
+
+def _warmed(make: Make, examples: Examples) -> Method:
+    """A method that has remembered something: a few steps and the end of an epoch lie behind it."""
+    made = _prepared(make, examples.labels)
+    made.train()
+    generator = torch.Generator().manual_seed(1)
+    for start in range(0, 12, 4):
+        rows = torch.arange(start, start + 4)
+        logits = torch.randn(4, CLASSES, generator=generator, requires_grad=True)
+        made.objective(logits, examples.labels.batch(rows), rows, _late()).backward()
+        made.after_step(1e-2)
+    made.zero_grad()
+    made.end_epoch(torch.rand(len(examples.rows), CLASSES, generator=generator), _late())
+    return made
+
+
+def check_observed_labels(make: Make) -> None:
+    """1. Observed labels never change, and no memory turns one around."""
+    examples = tiny_examples(make())
+    made, before = _warmed(make, examples), examples.labels.fingerprint()
+    rows = torch.arange(8)
+    labels = examples.labels.batch(rows)
+    kept = labels.clone()
+    logits = torch.full((8, CLASSES), -2.0, requires_grad=True)
+    made.objective(logits, labels, rows, _late()).backward()
+    assert torch.equal(labels, kept), f"{made.name} changed the labels of a batch"
+    assert examples.labels.fingerprint() == before, f"{made.name} changed the table of labels"
+    assert logits.grad is not None
+    assert (logits.grad[labels > 0] <= 0).all(), f"{made.name} pushes an observed positive down"
+
+
+def check_permutations(make: Make) -> None:
+    """3. Permuting classes, or rows together with their memory, permutes the result."""
+    examples = tiny_examples(make())
+    made = _warmed(make, examples)
+    generator = torch.Generator().manual_seed(2)
+    rows = torch.tensor([2, 9, 4, 0, 15])
+    labels, logits = examples.labels.batch(rows), torch.randn(len(rows), CLASSES, generator=generator)
+
+    def gradient(method_: Method, logits: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = logits.clone().requires_grad_()
+        value = copy.deepcopy(method_).objective(leaf, labels, rows, _late())
+        (slope,) = torch.autograd.grad(value, leaf)
+        return value.detach(), slope
+
+    def same(a: Tensor, b: Tensor, what: str) -> None:
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6), f"{made.name} depends on the order of {what}"
+
+    value, slope = gradient(made, logits, labels, rows)
+
+    order = torch.randperm(CLASSES, generator=generator)
+    permuted = copy.deepcopy(made)
+    for tensor in [*permuted.parameters(), *permuted.buffers()]:
+        if tensor.dim() and tensor.shape[-1] == CLASSES:
+            tensor.data.copy_(tensor.data[..., order].clone())
+    other_value, other_slope = gradient(permuted, logits[:, order], labels[:, order], rows)
+    same(other_value, value, "classes")
+    same(other_slope, slope[:, order], "classes")
+
+    moved, place = copy.deepcopy(made), torch.randperm(ROWS, generator=generator)
+    for part in moved.modules():
+        if isinstance(part, RowMemory):
+            part.values.data[place] = part.values.data.clone()
+    other_value, other_slope = gradient(moved, logits, labels, place[rows])
+    same(other_value, value, "rows")
+    shuffle = torch.tensor([3, 1, 0, 4, 2])
+    other_value, other_slope = gradient(made, logits[shuffle], labels[shuffle], rows[shuffle])
+    same(other_slope, slope[shuffle], "a batch's rows")
+
+
+def check_extreme_logits(make: Make) -> None:
+    """4. Values and gradients are finite at logits of ±1e4, in half precision too."""
+    examples = tiny_examples(make())
+    rows = torch.arange(6)
+    labels = examples.labels.batch(rows)
+    pattern = torch.tensor([1e4, -1e4, 0.0, 30.0, -30.0]).repeat(6, 4)[:, :CLASSES]
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for shift in range(5):
+            made = _warmed(make, examples)
+            logits = pattern.roll(shift, -1).to(dtype).requires_grad_()
+            value = made.objective(logits, labels, rows, _late())
+            value.backward()
+            assert logits.grad is not None
+            assert value.isfinite(), f"{made.name} is not finite at logits of ±1e4 in {dtype}"
+            assert logits.grad.isfinite().all(), f"{made.name} has an infinite gradient at ±1e4 in {dtype}"
+
+
+def check_odd_batches(make: Make) -> None:
+    """7. A row without any positive, a class nobody has, a batch of one: all work."""
+    examples = tiny_examples(make())
+    for rows in (torch.tensor([3]), torch.tensor([0]), torch.tensor([3, 4])):
+        made = _warmed(make, examples)
+        logits = torch.zeros(len(rows), CLASSES, requires_grad=True)
+        value = made.objective(logits, examples.labels.batch(rows), rows, _late())
+        value.backward()
+        assert value.isfinite(), f"{made.name} fails on the rows {rows.tolist()}"
+
+
+class _Work(TorchDispatchMode):
+    """Counts the elements that operations write into new tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view and not func._schema.is_mutable:
+            for value in result if isinstance(result, tuple | list) else (result,):
+                if isinstance(value, Tensor):
+                    self.written += value.numel()
+        return result
+
+
+def check_cost(make: Make) -> None:
+    """8. The cost of a step does not grow with the number of training rows, unless the method says so."""
+    if make().needs.grows_with_rows:
+        return
+    work = []
+    for rows in (ROWS, 40 * ROWS):
+        examples = tiny_examples(make(), rows)
+        made = _prepared(make, examples.labels)
+        batch = torch.arange(4)
+        logits = torch.zeros(4, CLASSES, requires_grad=True)
+        labels = examples.labels.batch(batch)
+        with _Work() as counted:
+            made.objective(logits, labels, batch, _late()).backward()
+            made.after_step(1e-3)
+        work.append(counted.written)
+    assert work[0] == work[1], (
+        f"a step of {make().name} writes {work[0]} numbers for {ROWS} rows, {work[1]} for 40 times as many"
+    )
+
+
+class _Stopped(Exception):
+    """Raised in the middle of a run to end it as a kill would."""
+
+
+class _StoppingStore:
+    """A store that ends the run when it has served a number of batches."""
+
+    def __init__(self, store: FeatureStore, batches: int) -> None:
+        self.store, self.left = store, batches
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def batch(self, rows: Any) -> Tensor:
+        if self.left == 0:
+            raise _Stopped
+        self.left -= 1
+        return self.store.batch(rows)
+
+
+def tiny_run(make: Make, folder: Path, batches: int | None = None) -> Run:
+    """A run of three epochs on tiny data; with `batches` it breaks off after so many."""
+    made = make()
+    examples = tiny_examples(made)
+    if batches is not None:
+        examples = Examples(_StoppingStore(examples.store, batches), examples.rows, examples.labels)  # type: ignore[arg-type]
+    settings = TrainSettings(
+        epochs=3, batch_size=4, learning_rate=1e-2, averaging=0.9, schedule="cosine", checkpoint_seconds=0.0, seed=5
+    )
+    return Run(folder, TinyNetwork(), made, examples, examples, settings, k=1.5, device="cpu", progress=False)
+
+
+def run_bytes(folder: Path) -> dict[str, bytes]:
+    """The files a finished run is judged by."""
+    return {name: (folder / name).read_bytes() for name in ("last.safetensors", "best.safetensors")}
+
+
+def check_resume(make: Make, stops: tuple[int, ...] = (1, 4, 8, 15)) -> None:
+    """5. A run broken off and resumed ends with the very bytes of the run that was not."""
+    with tempfile.TemporaryDirectory() as temporary:
+        whole, broken = Path(temporary, "whole"), Path(temporary, "broken")
+        tiny_run(make, whole).fit()
+        for stop in stops:
+            try:
+                tiny_run(make, broken, stop).fit()
+            except _Stopped:
+                continue
+        tiny_run(make, broken).fit()
+        assert run_bytes(whole) == run_bytes(broken), f"{make().name} does not resume to the same bytes"
+
+
+def check_truth_closed(make: Make) -> None:
+    """2. True labels cannot be read during training: what a method is given holds none."""
+    made = make()
+    examples = tiny_examples(made)
+    problem = Problem(examples.labels, k=1.5)
+    reachable = {name: value for name, value in vars(problem).items() if isinstance(value, Labels)}
+    assert list(reachable.values()) == [examples.labels], "a problem holds more labels than the observed ones"
+    made.prepare(problem)
+    held = [value for part in made.modules() for value in vars(part).values() if isinstance(value, Labels)]
+    assert all(value is examples.labels for value in held), f"{made.name} holds labels it was not given"
+
+
+def check_method(make: Make | str) -> None:
+    """All contracts but the one that needs two processes (6: see `check_two_processes`)."""
+    if isinstance(make, str):
+        name = make
+        make = lambda: method(name)  # noqa: E731
+    check_observed_labels(make)
+    check_truth_closed(make)
+    check_permutations(make)
+    check_extreme_logits(make)
+    check_resume(make)
+    check_odd_batches(make)
+    check_cost(make)
+
+
+def check_two_processes(names: list[str], port: int = 29511) -> None:
+    """6. Two processes compute what one computes, for every named method; the processes are started once."""
+    with tempfile.TemporaryDirectory() as temporary:
+        torch.multiprocessing.spawn(_one_of_two, (names, temporary, port), nprocs=2)  # type: ignore[attr-defined]
+        for name in names:
+            alone, together = Path(temporary, "alone", name), Path(temporary, "together", name)
+            tiny_run(lambda name=name: method(name), alone).fit()  # type: ignore[misc]
+            _same_weights(name, alone, together)
+
+
+def _one_of_two(rank: int, names: list[str], temporary: str, port: int) -> None:
+    import os
+
+    torch.set_num_threads(1)
+    os.environ.update(WORLD_SIZE="2", RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    for name in names:
+        tiny_run(lambda name=name: method(name), Path(temporary, "together", name)).fit()  # type: ignore[misc]
+    torch.distributed.destroy_process_group()
+
+
+def _same_weights(name: str, alone: Path, together: Path) -> None:
+    from .train.checkpoint import read_tensors
+
+    ones, twos = read_tensors(alone / "last.safetensors")[0], read_tensors(together / "last.safetensors")[0]
+    for key, value in ones.items():
+        # A sum in another order may round a 16-bit number the other way.
+        tolerance = 4e-3 if value.dtype in (torch.float16, torch.bfloat16) else 1e-4
+        close = torch.allclose(value.double(), twos[key].double(), rtol=tolerance, atol=tolerance / 10, equal_nan=True)
+        assert close, f"{name}: {key} differs between one process and two"

@@ -1,0 +1,159 @@
+"""Features in: the rows of a matrix, from memory, a mapped file, sparse rows or the device."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spml.errors import InputError
+from spml.labels.inputs import row_indices
+
+_BLOCK = 2**24
+
+
+class FeatureStore:
+    """N rows of `dim` features, given out as float32.
+
+    From a numpy array or mapped file (neither is copied), the path of a `.npy` file (mapped, so it may be larger
+    than memory), a scipy sparse matrix (a batch is made dense) or a torch tensor. Any real type.
+    """
+
+    def __init__(self, values: Any) -> None:
+        self._name = "the features"
+        if isinstance(values, (str, os.PathLike)):
+            self._name = os.fspath(values)
+            values = _mapped(self._name)
+        self._tensor: torch.Tensor | None = None
+        self._array: Any = None  # numpy or scipy CSR
+        if isinstance(values, torch.Tensor):
+            self._tensor = values.detach()
+            real = not values.is_complex() and not values.is_quantized
+        elif hasattr(values, "tocsr"):
+            self._array = values.tocsr()
+            real = self._array.dtype.kind in "fiub"
+        else:
+            self._array = np.asarray(values) if not isinstance(values, np.ndarray) else values
+            real = self._array.dtype.kind in "fiub"
+        source = self._tensor if self._tensor is not None else self._array
+        if not real:
+            raise InputError(f"{self._name}: features are real numbers, not {source.dtype}.")
+        if len(source.shape) != 2 or 0 in source.shape:
+            raise InputError(f"{self._name}: features are a matrix of rows and columns, not {tuple(source.shape)}.")
+        self._shape: tuple[int, int] = (int(source.shape[0]), int(source.shape[1]))
+
+    def __len__(self) -> int:
+        return self._shape[0]
+
+    @property
+    def dim(self) -> int:
+        """Features a row."""
+        return self._shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix as it is stored; of a sparse one, of its entries."""
+        if self._tensor is not None:
+            return self._tensor.nbytes
+        values = self._array.data if self._sparse else self._array
+        return int(values.nbytes)
+
+    @property
+    def good_rows(self) -> npt.NDArray[np.int64]:
+        """All rows: features that cannot be used are an error, never skipped."""
+        return np.arange(len(self))
+
+    def __repr__(self) -> str:
+        kind = "sparse" if self._sparse else str(self._tensor.device if self._tensor is not None else "in memory")
+        if isinstance(self._array, np.memmap):
+            kind = f"in {self._name}"
+        return f"FeatureStore({len(self)} rows of {self.dim} features, {kind})"
+
+    @property
+    def _sparse(self) -> bool:
+        return self._array is not None and not isinstance(self._array, np.ndarray)
+
+    def prepare(self, progress: bool = False) -> None:
+        """What must be done once before training: `check_finite`."""
+        self.check_finite()
+
+    def check_finite(self) -> None:
+        """Refuse NaN, infinity and what float32 cannot hold, naming the first such row and column."""
+        for start in range(0, len(self), self._block):
+            stop = min(start + self._block, len(self))
+            if self._sparse:
+                entries = self._array.data[self._array.indptr[start] : self._array.indptr[stop]]
+                with np.errstate(over="ignore"):
+                    if np.isfinite(entries.astype(np.float32)).all():
+                        continue
+            block = self._dense(np.arange(start, stop))
+            wrong = ~torch.isfinite(block)
+            if bool(wrong.any()):
+                row, column = (int(place) for place in wrong.nonzero()[0])
+                value = float(block[row, column])
+                raise InputError(
+                    f"{self._name}: row {start + row}, column {column} is {value} as float32: features must be finite."
+                )
+
+    def batch(self, rows: Any, pin: bool = False) -> torch.Tensor:
+        """The given rows as a float32 tensor (B, dim), in pinned memory if asked.
+
+        After `to_device` the batch is made on the device, and rows may be a tensor there: those are not checked.
+        """
+        if self._tensor is not None and isinstance(rows, torch.Tensor) and rows.device.type != "cpu":
+            return self._tensor.index_select(0, rows).float()
+        out = self._dense(row_indices(rows, len(self)))
+        return out.pin_memory() if pin and out.device.type == "cpu" and torch.cuda.is_available() else out
+
+    def to_device(self, device: torch.device | str, progress: bool = False) -> bool:
+        """Put the matrix on the device, dense, if half of its free memory holds it; else False, nothing changes."""
+        target = torch.device(device)
+        if target.type == "cuda" and not torch.cuda.is_available():
+            raise InputError(f"the device is {str(target)!r}, but no CUDA device can be used here: take 'cpu'.")
+        if target.type == "cpu" and self._tensor is None:
+            return isinstance(self._array, np.ndarray) and not isinstance(self._array, np.memmap)
+        # float16 stays as small as it is; everything else becomes float32
+        half = self._tensor is None and self._array.dtype == np.float16
+        dtype = torch.float16 if half else torch.float32
+        if self._tensor is not None:
+            dtype = self._tensor.dtype
+        needed = len(self) * self.dim * dtype.itemsize
+        if target.type == "cuda" and needed > torch.cuda.mem_get_info(target)[0] // 2:
+            return False
+        if self._tensor is not None:
+            self._tensor = self._tensor.to(target)
+            return True
+        matrix = torch.empty(self._shape, dtype=dtype, device=target)
+        for start in range(0, len(self), self._block):
+            rows = np.arange(start, min(start + self._block, len(self)))
+            matrix[start : start + len(rows)].copy_(self._dense(rows))
+        self._tensor, self._array = matrix, None
+        return True
+
+    @property
+    def _block(self) -> int:
+        return max(1, _BLOCK // self.dim)
+
+    def _dense(self, index: npt.NDArray[np.int64]) -> torch.Tensor:
+        if self._tensor is not None:
+            return self._tensor.index_select(0, torch.from_numpy(index).to(self._tensor.device)).float()
+        part = self._array[index]
+        if self._sparse:
+            part = part.toarray()
+        with np.errstate(over="ignore"):  # check_finite names what float32 cannot hold
+            return torch.from_numpy(np.ascontiguousarray(part, dtype=np.float32))
+
+
+def _mapped(path: str) -> npt.NDArray[Any]:
+    if not os.path.isfile(path):
+        raise InputError(f"{path}: there is no such file.")
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path}: this is not a .npy file of numbers ({error}).") from error
+    if not isinstance(values, np.ndarray):
+        raise InputError(f"{path}: this holds several arrays: save the feature matrix alone, with numpy.save.")
+    return values

@@ -1,0 +1,540 @@
+"""Images in: decoded once to uint8 at one size, then read from memory, from a mapped file or from the device."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import threading
+import zipfile
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from spml.errors import InputError
+from spml.labels.inputs import row_indices
+
+UInt8 = npt.NDArray[np.uint8]
+FilePath = str | os.PathLike[str]
+Source = FilePath | tuple[FilePath, str]
+"""An image file, or a zip file and the name of its member."""
+Policy = Literal["squash", "crop"]
+OnBadImage = Literal["error", "skip"]
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff")
+"""How the names of files end that `decode` reads (lower case)."""
+MAX_PIXELS = 2**27
+
+# Pillow is told what to try: some of its other readers start programs (EPS) or fetch what a file names.
+_FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
+_GIB = 2**30
+_BLOCK = 2**28
+_Item = TypeVar("_Item")
+
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class _Unreadable(Exception):
+    """Why an image cannot be used, without its name."""
+
+
+def decode(
+    source: FilePath | bytes,
+    size: int,
+    policy: Policy = "squash",
+    max_pixels: int = MAX_PIXELS,
+    name: str | None = None,
+) -> UInt8:
+    """One image as uint8 (3, size, size) in RGB, upright as its EXIF orientation says.
+
+    `squash` resizes to size×size whatever the shape; `crop` takes the centred square of the short side.
+    Resampling is Pillow's bilinear, which averages when it shrinks. Transparent pixels are laid on white; of an
+    animation the first frame counts. An image of more than `max_pixels` is refused from its header.
+    `name` is what an error calls an image given as bytes.
+    """
+    _check_size_and_policy(size, policy)
+    try:
+        return _decode(source, size, policy, max_pixels)
+    except _Unreadable as error:
+        called = name or ("the image" if isinstance(source, bytes) else os.fspath(source))
+        raise InputError(f"{called}: {error}.") from error.__cause__
+
+
+def _decode(source: FilePath | bytes, size: int, policy: Policy, max_pixels: int) -> UInt8:
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS) as image:
+            if image.width * image.height > max_pixels:
+                raise _Unreadable(
+                    f"it has {image.width}×{image.height} = {image.width * image.height} pixels, over the limit of "
+                    f"{max_pixels} (max_pixels)"
+                )
+            return _square(image, size, policy)
+    except (_Unreadable, MemoryError):
+        raise
+    except FileNotFoundError as error:
+        raise _Unreadable("there is no such file") from error
+    except UnidentifiedImageError as error:
+        raise _Unreadable(f"this is no image of a known format ({', '.join(_FORMATS)})") from error
+    except (
+        Exception
+    ) as error:  # what Pillow raises on broken bytes is not documented: OSError, SyntaxError, struct.error…
+        raise _Unreadable(f"the image cannot be read ({str(error).rstrip('.') or type(error).__name__})") from error
+
+
+def _square(image: Image.Image, size: int, policy: Policy) -> UInt8:
+    # A JPEG of four times the size or more is decoded at a half, quarter or eighth: never under twice the size.
+    image.draft(None, (2 * size, 2 * size))
+    image = _rgb(_upright(image))
+    width, height = image.size
+    side = min(width, height)
+    box = (0.0, 0.0, float(width), float(height))
+    if policy == "crop":
+        box = ((width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2)
+    small = image.resize((size, size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
+    return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # EXIF that cannot be parsed says nothing about the pixels
+        return image
+    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):  # Pillow would clip at 255
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        white.alpha_composite(image.convert("RGBA"))
+        image = white
+    return image.convert("RGB")
+
+
+def _check_size_and_policy(size: int, policy: str) -> None:
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+        raise InputError(f"size is {size!r}: it must be a whole number of pixels, at least 1.")
+    if policy not in get_args(Policy):
+        raise InputError(f"policy is {policy!r}: it must be one of {', '.join(map(repr, get_args(Policy)))}.")
+
+
+class BadImage(NamedTuple):
+    """An image that cannot be used: its row, its name and why."""
+
+    row: int
+    name: str
+    reason: str
+
+
+class ImageStore:
+    """N images as uint8 (3, size, size), each decoded once where there is room for all of them.
+
+    Where the decoded images live, in the order tried:
+      `cache_path` given: one mapped file in that folder, kept for the next run. Its name holds a fingerprint of
+        the sources (names, sizes, times of change), size and policy, so other images never meet it. It is
+        written beside and renamed: a run that is killed leaves no file that would be taken for whole. Of
+        several processes one decodes and the others wait.
+      N·3·size² bytes within `cache_limit` (default: 8 GiB, or half of the free memory if that is less): memory.
+      otherwise nowhere: `batch` decodes its rows every time.
+    Decoding runs on `workers` threads. JPEG and PNG run in parallel there; Pillow's AVIF reader holds Python's
+    lock, so AVIF gains little from more than one thread.
+
+    `on_bad_image="skip"` lists what cannot be read in `bad`; the caller leaves those rows out by `good_rows`.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[Source],
+        size: int,
+        *,
+        policy: Policy = "squash",
+        cache_limit: int | None = None,
+        cache_path: FilePath | None = None,
+        on_bad_image: OnBadImage = "error",
+        max_pixels: int = MAX_PIXELS,
+        workers: int | None = None,
+    ) -> None:
+        _check_size_and_policy(size, policy)
+        if on_bad_image not in get_args(OnBadImage):
+            raise InputError(f"on_bad_image is {on_bad_image!r}: it must be 'error' or 'skip'.")
+        if workers is not None and workers < 1:
+            raise InputError(f"workers is {workers}: it must be at least 1.")
+        self._sources = [_plain(source) for source in sources]
+        if not self._sources:
+            raise InputError("there is no image: the list of sources is empty.")
+        self.size = int(size)
+        self.policy: Policy = policy
+        self._on_bad_image = on_bad_image
+        self._max_pixels = max_pixels
+        self._workers = workers or min(16, _cores())
+        self._archives = _Archives()
+        self._pool: ThreadPoolExecutor | None = None
+        self._bad: dict[int, str] = {}
+        self._device_pixels: torch.Tensor | None = None
+        self._prepared = False
+        self._filled = np.zeros(len(self), bool)
+        self._pixels: UInt8 | None = None
+        self._file: Path | None = None
+        if cache_path is not None:
+            self._file = Path(cache_path) / f"images-{self._fingerprint()[:24]}.npy"
+        elif self.nbytes <= (min(8 * _GIB, free_memory() // 2) if cache_limit is None else cache_limit):
+            self._pixels = np.empty(self._shape, np.uint8)  # pages are taken when rows are written
+
+    @classmethod
+    def from_array(cls, pixels: UInt8) -> ImageStore:
+        """Images that are decoded already: uint8 (N, 3, S, S), not copied."""
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] != 3 or pixels.shape[2] != pixels.shape[3]:
+            raise InputError(
+                f"images are a uint8 array of shape (N, 3, S, S), not {pixels.dtype} of shape {pixels.shape}."
+            )
+        if not pixels.size:
+            raise InputError(f"there is no image: the array has the shape {pixels.shape}.")
+        store = cls([f"image {row}" for row in range(len(pixels))], pixels.shape[2], cache_limit=0)
+        store._pixels = pixels
+        store._filled[:] = True
+        store._prepared = True
+        return store
+
+    # Asking it
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def __repr__(self) -> str:
+        return f"ImageStore({len(self)} images of {self.size}×{self.size}, {self.where})"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all images, decoded."""
+        return len(self) * 3 * self.size * self.size
+
+    @property
+    def where(self) -> str:
+        """Where `batch` takes its images from."""
+        if self._device_pixels is not None:
+            return f"on {self._device_pixels.device}"
+        if self._file is not None:
+            return f"in {self._file}"
+        return "in memory" if self._pixels is not None else "decoded for every batch"
+
+    def name(self, row: int) -> str:
+        """The path of a row's image, "archive.zip/member" inside a zip file."""
+        source = self._sources[row]
+        return source if isinstance(source, str) else "/".join(source)
+
+    @property
+    def bad(self) -> list[BadImage]:
+        """The images that cannot be used, by row. Reads them all, if that has not been done."""
+        self.prepare()
+        return [BadImage(row, self.name(row), reason) for row, reason in sorted(self._bad.items())]
+
+    @property
+    def good_rows(self) -> npt.NDArray[np.int64]:
+        """The rows whose images can be used, ascending."""
+        if self._on_bad_image == "skip":
+            self.prepare()
+        return np.setdiff1d(np.arange(len(self)), np.fromiter(self._bad, np.int64, len(self._bad)))
+
+    def _fingerprint(self) -> str:
+        """SHA-256 (hex) of what decides the pixels: sources (name, bytes, time of change), size, policy, limit."""
+        digest = hashlib.sha256(
+            json.dumps(["spml images 1", len(self), self.size, self.policy, self._max_pixels]).encode()
+        )
+        archives: dict[str, list[int]] = {}
+        for source in self._sources:
+            path, member = (source, "") if isinstance(source, str) else source
+            stamp = archives.get(path)
+            if stamp is None:
+                try:
+                    stat = os.stat(path)
+                    stamp = [stat.st_size, stat.st_mtime_ns]
+                except OSError:  # decoding will say what is wrong with it
+                    stamp = []
+                if member:
+                    archives[path] = stamp
+            digest.update(json.dumps([os.path.abspath(path), member, *stamp]).encode())
+        return digest.hexdigest()
+
+    # Filling it
+
+    def prepare(self, progress: bool = False) -> None:
+        """Decode what is to be kept, or find what is to be skipped. Done once; `batch` does it where it must."""
+        if self._prepared:
+            return
+        if self._file is not None:
+            self._prepare_file(self._file, progress)
+        elif self._pixels is not None:
+            self._fill(np.flatnonzero(~self._filled), progress)
+        elif self._on_bad_image == "skip":
+            for _ in self._decoded(range(len(self)), progress):
+                pass
+        self._all_read()
+
+    def batch(self, rows: Any, pin: bool = False) -> torch.Tensor:
+        """The given rows as a uint8 tensor (B, 3, size, size), in pinned memory if asked.
+
+        After `to_device` the batch is made on the device, and rows may be a tensor there: those are not checked.
+        """
+        if self._device_pixels is not None and isinstance(rows, torch.Tensor) and rows.device.type != "cpu":
+            return self._device_pixels.index_select(0, rows)
+        index = row_indices(rows, len(self))
+        if self._file is not None or self._on_bad_image == "skip":
+            self.prepare()
+        for row in index if self._bad else ():
+            if int(row) in self._bad:
+                raise InputError(f"{self.name(row)}: {self._bad[int(row)]}; row {row} is not among good_rows.")
+        if self._device_pixels is not None:
+            to = torch.from_numpy(index).to(self._device_pixels.device, non_blocking=True)
+            return self._device_pixels.index_select(0, to)
+        return self._gather(index, pin)
+
+    def to_device(self, device: torch.device | str, progress: bool = False) -> bool:
+        """Put all images on the device as one tensor, if half of its free memory holds them.
+
+        False, and nothing changes, where they do not fit. Memory taken here is given back. On "cpu" this only
+        says whether the images are in memory.
+        """
+        target = torch.device(device)
+        if target.type == "cpu":
+            return self._pixels is not None
+        if target.type == "cuda" and not torch.cuda.is_available():
+            raise InputError(f"the device is {str(target)!r}, but no CUDA device can be used here: take 'cpu'.")
+        if target.type == "cuda" and self.nbytes > torch.cuda.mem_get_info(target)[0] // 2:
+            return False
+        if self._file is not None or self._pixels is not None:
+            self.prepare(progress)
+        pixels = torch.empty(self._shape, dtype=torch.uint8, device=target)
+        for start in _shown(range(0, len(self), self._block), progress, "images to the device"):
+            block = np.arange(start, min(start + self._block, len(self)))
+            pixels[start : start + len(block)].copy_(self._gather(block))
+        self._device_pixels = pixels
+        self._pixels = None
+        self._all_read()
+        return True
+
+    @property
+    def _shape(self) -> tuple[int, int, int, int]:
+        return len(self), 3, self.size, self.size
+
+    @property
+    def _block(self) -> int:
+        return max(1, _BLOCK // (3 * self.size * self.size))
+
+    def _all_read(self) -> None:
+        self._prepared = True
+        if len(self._bad) == len(self):
+            raise InputError(f"none of the {len(self)} images can be used; {self.name(0)}: {self._bad[0]}.")
+
+    def _gather(self, index: npt.NDArray[np.int64], pin: bool = False) -> torch.Tensor:
+        shape = (len(index), *self._shape[1:])
+        out = torch.empty(shape, dtype=torch.uint8, pin_memory=pin and torch.cuda.is_available())
+        into = out.numpy()
+        if self._pixels is None:
+            for place, (_, pixels) in enumerate(self._decoded(index.tolist())):
+                into[place] = 0 if pixels is None else pixels
+        else:
+            if not self._prepared:
+                self._fill(np.unique(index[~self._filled[index]]))
+            np.take(self._pixels, index, axis=0, out=into, mode="clip")  # rows are checked; "raise" would buffer
+        return out
+
+    def _fill(self, rows: npt.NDArray[np.int64], progress: bool = False) -> None:
+        assert self._pixels is not None
+        for row, pixels in self._decoded(rows.tolist(), progress):
+            self._pixels[row] = 0 if pixels is None else pixels
+            self._filled[row] = True
+
+    def _decoded(self, rows: Sequence[int], progress: bool = False) -> Iterator[tuple[int, UInt8 | None]]:
+        """Row and pixels in the order given, few at a time in memory; None for an image that is skipped."""
+        return _shown(self._decode_ahead(rows), progress, "decoding images", len(rows))
+
+    def _decode_ahead(self, rows: Sequence[int]) -> Iterator[tuple[int, UInt8 | None]]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="spml-decode")
+        ahead: deque[tuple[int, Future[UInt8]]] = deque()
+        try:
+            for row in rows:
+                ahead.append((row, self._pool.submit(self._read, row)))
+                if len(ahead) > 4 * self._workers:
+                    yield self._result(*ahead.popleft())
+            while ahead:
+                yield self._result(*ahead.popleft())
+        finally:
+            for _, future in ahead:
+                future.cancel()
+
+    def _read(self, row: int) -> UInt8:
+        source = self._sources[row]
+        data = source if isinstance(source, str) else self._archives.read(*source, limit=4 * self._max_pixels)
+        return _decode(data, self.size, self.policy, self._max_pixels)
+
+    def _result(self, row: int, future: Future[UInt8]) -> tuple[int, UInt8 | None]:
+        try:
+            return row, future.result()
+        except _Unreadable as error:
+            if self._on_bad_image == "error":
+                raise InputError(f"{self.name(row)}: {error}.") from error.__cause__
+            self._bad[row] = str(error)
+            return row, None
+
+    # The mapped file
+
+    def _prepare_file(self, file: Path, progress: bool) -> None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with _sole_writer(file.parent) as sole:
+                if not self._map(file):
+                    self._write(file, sole, progress)
+                    if not self._map(file):
+                        raise InputError(f"{file}: the decoded images were written but cannot be read back.")
+        except OSError as error:
+            raise InputError(
+                f"{file}: the decoded images ({self.nbytes} bytes) cannot be kept there ({error.strerror or error})."
+            ) from error
+        if self._bad and self._on_bad_image == "error":
+            row = min(self._bad)
+            raise InputError(f"{self.name(row)}: {self._bad[row]}.")
+
+    def _map(self, file: Path) -> bool:
+        """Map the file, if it is there and whole."""
+        try:
+            pixels = np.load(file, mmap_mode="r", allow_pickle=False)
+            bad = {int(row): str(reason) for row, reason in json.loads(file.with_suffix(".json").read_text("utf-8"))}
+        except (FileNotFoundError, ValueError, EOFError, TypeError):
+            return False
+        if pixels.shape != self._shape or pixels.dtype != np.uint8:
+            return False
+        self._pixels, self._bad = pixels, bad
+        return True
+
+    def _write(self, file: Path, sole: bool, progress: bool) -> None:
+        for left in file.parent.glob(f".{file.stem}.*.part") if sole else ():
+            left.unlink(missing_ok=True)  # a killed run's: nobody else writes in this folder now
+        free = shutil.disk_usage(file.parent).free
+        if free < self.nbytes:
+            raise InputError(
+                f"{file.parent}: no space left for the decoded images: they take {self.nbytes} bytes, {free} are free."
+            )
+        self._bad = {}
+        blank = bytes(3 * self.size * self.size)
+        header = {"descr": "|u1", "fortran_order": False, "shape": self._shape}
+        with _beside(file) as part:
+            np.lib.format.write_array_header_1_0(part, header)
+            for _, pixels in self._decoded(range(len(self)), progress):
+                part.write(blank if pixels is None else pixels.data)
+            with _beside(file.with_suffix(".json")) as listed:  # first, so that the pixels never stand without it
+                listed.write(json.dumps(sorted(self._bad.items()), ensure_ascii=False).encode())
+
+
+def free_memory() -> int:
+    """Bytes of memory that can be taken now, within a container's limit; 4 GiB where the system does not say."""
+    free = 4 * _GIB
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
+        if limit != "max":
+            free = min(free, max(0, int(limit) - int(used)))
+    except (OSError, ValueError, StopIteration, IndexError):
+        pass
+    return free
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _plain(source: Source) -> str | tuple[str, str]:
+    if isinstance(source, tuple):
+        return os.fspath(source[0]), source[1]
+    return os.fspath(source)
+
+
+def _shown(items: Iterable[_Item], progress: bool, what: str, total: int | None = None) -> Iterator[_Item]:
+    """The items, with a progress bar on standard error if asked."""
+    if not progress:
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, what, total=total, console=Console(stderr=True), transient=True)
+
+
+class _Archives:
+    """Zip files, opened once and read by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, zipfile.ZipFile] = {}
+        self._lock = threading.Lock()
+
+    def read(self, path: str, member: str, limit: int) -> bytes:
+        try:
+            with self._lock:
+                if path not in self._open:
+                    self._open[path] = zipfile.ZipFile(path)
+                archive = self._open[path]
+                unpacked = archive.getinfo(member).file_size
+                if unpacked > limit:
+                    raise _Unreadable(f"it unpacks to {unpacked} bytes, over the limit of {limit} (4·max_pixels)")
+                return archive.read(member)
+        except FileNotFoundError as error:
+            raise _Unreadable("there is no such zip file") from error
+        except KeyError as error:
+            raise _Unreadable("the zip file has no such member") from error
+        except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:
+            raise _Unreadable(f"the zip file cannot be read ({error})") from error
+
+
+@contextmanager
+def _sole_writer(folder: Path) -> Iterator[bool]:
+    """Wait until no other process writes in the folder; False where the system cannot lock one."""
+    try:
+        import fcntl
+    except ImportError:
+        yield False
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            sole = True
+        except OSError:  # some network file systems
+            sole = False
+        yield sole
+    finally:
+        os.close(handle)  # and with it the lock
+
+
+@contextmanager
+def _beside(file: Path) -> Iterator[io.BufferedWriter]:
+    """A file to write in, renamed to `file` at the end, gone on any error."""
+    part = file.with_name(f".{file.stem}.{os.getpid()}{file.suffix}.part")
+    try:
+        with part.open("wb") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)

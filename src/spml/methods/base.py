@@ -1,0 +1,234 @@
+"""What a method is: a loss for a batch, and what it remembers between batches."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..labels import Labels
+from ..losses import settings_of
+
+
+ViewKind = Literal["plain", "weak", "strong"]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where training stands. Epochs count from 1, steps from 0."""
+
+    epoch: int = 1
+    epochs: int = 1
+    step: int = 0
+    steps: int = 1
+
+    @property
+    def progress(self) -> float:
+        """0 in the first epoch, 1 in the last."""
+        return (self.epoch - 1) / max(self.epochs - 1, 1)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What must be there for a method to run, said once."""
+
+    views: tuple[ViewKind, ...] = ("weak",)  # the views of each image, in the order `loss` takes them
+    labels: str = "positives"  # "positives": one is enough; "negatives": some known; "full": nothing unknown
+    k: bool = False  # the expected number of positives of a row
+    head: str = "linear"  # the head the method is made for: "linear" runs on any, "label-wise", "cam"
+    geometry: bool = False  # which part of the image each view shows
+    epoch_predictions: bool = False  # probabilities for all training rows at the end of each epoch
+    grows_with_rows: bool = False  # the cost of a step grows with the number of training rows
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a method may know of the task before the first step: never the true labels."""
+
+    labels: Labels
+    k: float | None = None
+    seeds: int | tuple[int, ...] = 0  # one seed, or one for each of many heads trained at once
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        return () if isinstance(self.seeds, int) else (len(self.seeds),)
+
+    @property
+    def rows(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> int:
+        return self.labels.num_classes
+
+
+class Geometry(Protocol):
+    """Where a view's pixels come from: per image, mirrored or not, and its crop (left, top, width, height) in 0..1."""
+
+    @property
+    def flip(self) -> Tensor: ...
+    @property
+    def crop(self) -> Tensor | None: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's rows. Rows and labels are those of the whole batch; a process holds its own share of the views."""
+
+    rows: Tensor
+    labels: Tensor
+    views: tuple[Tensor, ...]
+    geometry: tuple[Geometry, ...] = field(default=())
+
+
+class Outputs(Protocol):
+    """What a classifier returns: logits, and where its head has them embeddings and class maps."""
+
+    @property
+    def logits(self) -> Tensor: ...
+    @property
+    def embeddings(self) -> Tensor | None: ...
+    @property
+    def maps(self) -> Tensor | None: ...
+
+
+Model = Callable[[Tensor], Outputs]
+
+
+class Method(nn.Module):
+    """The base of every method.
+
+    A method overrides `objective` if one view is enough, `loss` if not, and `end_epoch` if it looks at the whole
+    training set between epochs. Per-row state lives in a `RowMemory` made by `prepare`, other state in buffers,
+    so that all of it is saved and resumed with the run.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    summary: ClassVar[str]
+    needs: ClassVar[Needs] = Needs()
+
+    @dataclass(frozen=True)
+    class Settings:
+        pass
+
+    settings: Any
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        known = [f.name for f in dataclasses.fields(self.Settings)]
+        for setting in settings:
+            if setting not in known:
+                there = ", ".join(known) or "none"
+                raise InputError(f"method {self.name!r} has no setting {setting!r}; its settings: {there}")
+        self.settings = self.Settings(**settings)
+        self.k: float | None = None
+        self.classes = 0
+
+    def prepare(self, problem: Problem) -> None:
+        """Learn the size of the task and make room for what is remembered."""
+        if self.needs.k and problem.k is None and getattr(self.settings, "k", None) is None:
+            raise InputError(
+                f"method {self.name!r} needs k, the expected number of positive labels of a row: give k, or a few "
+                "fully labelled rows to estimate it from"
+            )
+        own = getattr(self.settings, "k", None)
+        self.k = problem.k if own is None else own
+        self.classes = problem.classes
+
+    def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+        """The loss of a batch from one view: (…, B, L) logits give (…) values, any leading dimensions are heads."""
+        raise AssertionError(f"{type(self).__name__} defines neither objective nor loss")
+
+    def loss(self, batch: Batch, model: Model, clock: Clock) -> Tensor:
+        """The loss of a batch of images; by default the objective of its first view."""
+        return self.objective(model(batch.views[0]).logits, batch.labels, batch.rows, clock)
+
+    def penalty(self, parameters: Iterable[Tensor], heads: int = 0) -> Tensor | None:
+        """A term on the classifier's parameters, one value a head, or None."""
+        return None
+
+    def after_step(self, learning_rate: float | Tensor) -> None:
+        """Called when the optimiser has moved; a method that moves its own memory does so here."""
+
+    def end_epoch(self, probabilities: Tensor, clock: Clock) -> None:
+        """Called after each epoch if `needs.epoch_predictions`, with (…, N, L) predictions made in evaluation mode."""
+
+    def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """The method's own parameters, each group with the multiple of the classifier's learning rate it moves at."""
+        return []
+
+
+def mean_entry(entries: Tensor) -> Tensor:
+    """The published 1/(B·L) Σ, one value a head."""
+    return entries.mean((-2, -1))
+
+
+def mean_row(entries: Tensor) -> Tensor:
+    """Summed over classes, averaged over rows, one value a head."""
+    return entries.sum(-1).mean(-1)
+
+
+METHODS: dict[str, type[Method]] = {}
+
+
+def register(cls: type[Method]) -> type[Method]:
+    """Make a method known by its name."""
+    METHODS[cls.name] = cls
+    return cls
+
+
+def loss_method(
+    name: str,
+    function: Callable[..., Tensor],
+    *,
+    paper: str,
+    summary: str,
+    needs: Needs = Needs(),  # noqa: B008 (frozen)
+    reduce: Callable[[Tensor], Tensor] = mean_entry,
+    **defaults: Any,
+) -> type[Method]:
+    """A method that is its loss function alone: the function's settings are the method's, with `defaults` changed.
+
+    Of the function's step inputs `epoch` and `progress` are taken from the clock; a setting `k` left open is
+    filled with the task's.
+    """
+    step_inputs = set(inspect.signature(function).parameters) & {"epoch", "progress"}
+    fields: list[tuple[str, Any, Any]] = []
+    for setting, parameter in settings_of(function).items():
+        default = defaults.pop(setting, None if parameter.default is parameter.empty else parameter.default)
+        fields.append((setting, Any, dataclasses.field(default=default)))
+    if defaults:
+        raise TypeError(f"{function.__name__} has no setting {', '.join(defaults)}")
+
+    def objective(self: Method, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+        settings = dataclasses.asdict(self.settings)
+        if "k" in settings and settings["k"] is None:
+            settings["k"] = self.k
+        return reduce(function(logits, labels, **{i: getattr(clock, i) for i in step_inputs}, **settings))
+
+    namespace = {
+        "__doc__": function.__doc__,
+        "__module__": function.__module__,
+        "name": name,
+        "paper": paper,
+        "summary": summary,
+        "needs": needs,
+        "function": staticmethod(function),
+        "Settings": dataclasses.make_dataclass("Settings", fields, frozen=True),
+        "objective": objective,
+    }
+    title = function.__name__.title().replace("_", "")
+    made: type[Method] = type(f"{title}Method", (Method,), namespace)
+    return register(made)
+
+
+def uniform_per_head(seeds: int | tuple[int, ...], shape: Sequence[int], low: float, high: float) -> Tensor:
+    """Uniform numbers behind one leading dimension a head; a head's depend on its own seed alone."""
+    if isinstance(seeds, int):
+        return torch.empty(*shape).uniform_(low, high, generator=torch.Generator().manual_seed(seeds))
+    return torch.stack([uniform_per_head(seed, shape, low, high) for seed in seeds])

@@ -1,0 +1,217 @@
+"""Cole et al. 2021, "Multi-Label Learning from Single Positive Labels": the references, AN and its kin, EPR, ROLE."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..losses import (
+    assume_negative,
+    expected_positive,
+    ignore_unobserved,
+    logit,
+    pairwise_ranking,
+    smoothed_assume_negative,
+    smoothed_bce,
+    weak_assume_negative,
+)
+from ..losses.terms import in_full_precision, soft_term
+from ..memory import RowMemory
+from .base import Clock, Method, Needs, Problem, loss_method, mean_entry, mean_row, register, uniform_per_head
+
+PAPER = "Cole 2021"
+
+loss_method("bce", ignore_unobserved, paper=PAPER, needs=Needs(labels="full"),
+            summary="Cross-entropy on full labels: the upper reference.")  # fmt: skip
+loss_method("bce-ls", smoothed_bce, paper=PAPER, needs=Needs(labels="full"),
+            summary="Cross-entropy on full labels with label smoothing.")  # fmt: skip
+loss_method("iu", ignore_unobserved, paper=PAPER, needs=Needs(labels="negatives"),
+            summary="Known labels only; needs some known negatives.")  # fmt: skip
+loss_method("iun", ignore_unobserved, paper=PAPER, needs=Needs(labels="negatives"),
+            summary="One positive and all true negatives: a reference, not for users.")  # fmt: skip
+loss_method("an", assume_negative, paper=PAPER,
+            summary="Everything unknown is negative: the baseline.")  # fmt: skip
+loss_method("an-ls", smoothed_assume_negative, paper=PAPER,
+            summary="AN with label smoothing.")  # fmt: skip
+loss_method("wan", weak_assume_negative, paper=PAPER,
+            summary="AN with all assumed negatives together as heavy as the one positive.")  # fmt: skip
+loss_method("pr", pairwise_ranking, paper=PAPER, reduce=mean_row,
+            summary="Every positive above every other label (pairwise ranking).")  # fmt: skip
+# The paper's tables come from code that divides the positive term by L; so does the method (not the loss).
+loss_method("epr", expected_positive, paper=PAPER, needs=Needs(k=True), divide_by_classes=True,
+            summary="Positives, and k expected positives a row on average.")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RoleSettings:
+    """ROLE's settings. Sec. 6.1: Φ starts in [σ⁻¹(0.4), σ⁻¹(0.6)], observed positives at σ⁻¹(0.995); its learning
+    rate is ten times the classifier's; λ = 1."""
+
+    k: float | None = None
+    start: float = 0.6
+    observed_start: float = 0.995
+    estimate_rate: float = 10.0
+    regulariser_weight: float = 1.0
+    divide_by_classes: bool = True  # the positive term of EPR over L, as in the authors' code
+
+
+class _Role(Method):
+    """Eq. 11: the classifier and the label estimates teach each other, both held to k positives a row.
+
+    L_ROLE = (L'(F | Ỹ) + L'(Ỹ | F)) / 2 with L'(F | Ỹ) = BCE(F, sg Ỹ) + EPR(F).
+    """
+
+    paper = PAPER
+    Settings = RoleSettings  # type: ignore[assignment]
+    settings: RoleSettings
+
+    def estimates(self, labels: Tensor, rows: Tensor) -> Tensor:
+        """The logits of the label estimates Ỹ of these rows, with a gradient path to what holds them."""
+        raise AssertionError
+
+    def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+        logits, estimates = in_full_precision(logits), self.estimates(labels, rows)
+        return (self._half(logits, estimates, labels) + self._half(estimates, logits, labels)) / 2
+
+    def _half(self, taught: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
+        assert self.k is not None
+        agreement = soft_term(taught, torch.sigmoid(teacher.detach()))
+        regularised = expected_positive(
+            taught,
+            labels,
+            k=self.k,
+            weight=self.settings.regulariser_weight,
+            divide_by_classes=self.settings.divide_by_classes,
+        )
+        return mean_entry(agreement + regularised)
+
+    def initial_estimates(self, problem: Problem) -> Tensor:
+        """Φ before the first step: U(-q, q) with q = σ⁻¹(0.6), observed positives at σ⁻¹(0.995)."""
+        bound = logit(self.settings.start)
+        shape = (problem.rows, problem.classes)
+        start = uniform_per_head(problem.seeds, shape, -bound, bound)
+        observed = torch.from_numpy(problem.labels.dense()) > 0
+        return torch.where(observed, logit(self.settings.observed_start), start)
+
+
+@register
+class Role(_Role):
+    """ROLE as published: one parameter for every (row, class), moved by dense Adam, rows outside the batch too."""
+
+    name = "role"
+    summary = "Estimates every unknown label while training, held to k positives a row."
+    needs: ClassVar[Needs] = Needs(k=True, grows_with_rows=True)
+
+    def prepare(self, problem: Problem) -> None:
+        super().prepare(problem)
+        start = self.initial_estimates(problem)
+        self.memory = RowMemory(problem.rows, (problem.classes,), heads=problem.heads, fill=start, trainable=True)
+
+    def estimates(self, labels: Tensor, rows: Tensor) -> Tensor:
+        return self.memory.read(rows)
+
+    def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        return [(list(self.memory.parameters()), self.settings.estimate_rate)]
+
+
+@dataclass(frozen=True)
+class FactorisedRoleSettings(RoleSettings):
+    rank: int = 16
+
+
+@register
+class FactorisedRole(_Role):
+    """ROLE with Φ = U·V + b of rank r: N×r + r×L numbers instead of N×L; observed positives stay at their start."""
+
+    name = "role-factorised"
+    summary = "ROLE with label estimates of low rank, for label matrices that do not fit."
+    needs: ClassVar[Needs] = Needs(k=True, grows_with_rows=True)
+    Settings = FactorisedRoleSettings
+    settings: FactorisedRoleSettings
+
+    def prepare(self, problem: Problem) -> None:
+        super().prepare(problem)
+        rank = min(self.settings.rank, problem.classes)
+        # Factors uniform in (-a, a) give entries of variance r·a⁴/9; matched to U(-q, q)'s q²/3.
+        bound = (3.0 * logit(self.settings.start) ** 2 / rank) ** 0.25
+        seeds = problem.seeds
+        later = seeds + 1 if isinstance(seeds, int) else tuple(seed + 1 for seed in seeds)
+        of_rows = uniform_per_head(seeds, (problem.rows, rank), -bound, bound)
+        self.memory = RowMemory(problem.rows, (rank,), heads=problem.heads, fill=of_rows, trainable=True)
+        self.of_classes = nn.Parameter(uniform_per_head(later, (rank, problem.classes), -bound, bound))
+        self.offset = nn.Parameter(torch.zeros(*problem.heads, 1, problem.classes))
+
+    def estimates(self, labels: Tensor, rows: Tensor) -> Tensor:
+        product = self.memory.read(rows) @ self.of_classes + self.offset
+        return torch.where(labels > 0, logit(self.settings.observed_start), product)
+
+    def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        return [(list(self.parameters()), self.settings.estimate_rate)]
+
+
+@register
+class HalfRole(_Role):
+    """ROLE with Φ and its Adam moments in 16 bit, moving only the rows of the batch (row-sparse Adam).
+
+    6 bytes an entry instead of 12, and a step costs the batch, not the training set. Φ is rounded stochastically:
+    a step smaller than half a 16-bit unit would otherwise never move it.
+    """
+
+    name = "role-16bit"
+    summary = "ROLE with label estimates in 16 bit, moved only when their row is seen."
+    needs: ClassVar[Needs] = Needs(k=True)
+
+    def prepare(self, problem: Problem) -> None:
+        super().prepare(problem)
+        size = (problem.rows, (problem.classes,))
+        start = self.initial_estimates(problem)
+        self.memory = RowMemory(*size, heads=problem.heads, fill=start, dtype=torch.float16)
+        self.first_moment = RowMemory(*size, heads=problem.heads, dtype=torch.bfloat16)
+        self.second_moment = RowMemory(*size, heads=problem.heads, dtype=torch.bfloat16)
+        self.visits = RowMemory(problem.rows, (1,), heads=problem.heads, dtype=torch.int32)
+        self._leaf: tuple[Tensor, Tensor] | None = None
+
+    def estimates(self, labels: Tensor, rows: Tensor) -> Tensor:
+        leaf = self.memory.read(rows).float().requires_grad_()
+        self._leaf = (rows, leaf)
+        return leaf
+
+    @torch.no_grad()
+    def after_step(self, learning_rate: float | Tensor) -> None:
+        if self._leaf is None or self._leaf[1].grad is None:
+            return
+        rows, leaf = self._leaf
+        gradient = leaf.grad
+        assert gradient is not None
+        decay_first, decay_second = 0.9, 0.999
+        visits = self.visits.read(rows) + 1
+        first = torch.lerp(gradient, self.first_moment.read(rows).float(), decay_first)
+        second = torch.lerp(gradient.square(), self.second_moment.read(rows).float(), decay_second)
+        corrected = second / (1 - decay_second ** visits.double()).float()
+        step = first / (1 - decay_first ** visits.double()).float() / (corrected.sqrt() + 1e-8)
+        moved = leaf.detach() - self.settings.estimate_rate * learning_rate * step
+        uniform = hashed_uniform(rows, visits, moved.shape[-1])
+        self.memory.write(rows, round_stochastically(moved, uniform, torch.float16))
+        self.first_moment.write(rows, first)
+        self.second_moment.write(rows, second)
+        self.visits.write(rows, visits)
+        self._leaf = None
+
+
+def round_stochastically(values: Tensor, uniform: Tensor, dtype: torch.dtype) -> Tensor:
+    """To a narrower type, up or down with the probability that keeps the expectation; `uniform` in [0, 1) decides."""
+    nearest = values.to(dtype)
+    error = values - nearest.float()
+    neighbour = torch.nextafter(nearest, torch.where(error > 0, math.inf, -math.inf).to(dtype))
+    gap = (neighbour.float() - nearest.float()).abs()
+    return torch.where(uniform * gap < error.abs(), neighbour, nearest)
+
+
+def hashed_uniform(rows: Tensor, visits: Tensor, classes: int) -> Tensor:
+    """Numbers in [0, 1) that depend on row, visit and class alone, so that a resumed run draws the same."""
+    columns = torch.arange(classes, device=rows.device)
+    mixed = rows[:, None] * 73856093 ^ columns * 19349663 ^ visits.long() * 83492791
+    mixed = (mixed ^ (mixed >> 13)) * 1540483477 & 0x7FFFFFFF
+    return ((mixed ^ (mixed >> 15)) & 0xFFFFFF).float() / 2**24

@@ -1,0 +1,60 @@
+"""Kim et al. 2022, large loss: what still costs most late in training is suspected to be a missed positive."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..losses import (
+    assume_negative,
+    large_loss_count,
+    large_loss_rejection,
+    large_loss_temporary_correction,
+    largest_unknown,
+    positive_term,
+)
+from ..losses.terms import in_full_precision
+from ..memory import RowMemory
+from .base import Clock, Method, Needs, Problem, loss_method, mean_entry, register
+
+PAPER = "Kim 2022"
+
+loss_method("ll-r", large_loss_rejection, paper=PAPER,
+            summary="AN without the largest losses of each batch, more of them every epoch.")  # fmt: skip
+loss_method("ll-ct", large_loss_temporary_correction, paper=PAPER,
+            summary="AN with the largest losses of each batch counted as positives for that step.")  # fmt: skip
+
+
+@register
+class PermanentCorrection(Method):
+    """LL-Cp: from the second epoch on, the ⌈B·L·Δ/100⌉ largest unknown losses of a batch become positives for good."""
+
+    name = "ll-cp"
+    paper = PAPER
+    summary = "AN with the largest losses of each batch turned into positives for good."
+    needs: ClassVar[Needs] = Needs()
+
+    @dataclass(frozen=True)
+    class Settings:
+        share: float = 0.1
+
+    settings: Settings
+
+    def prepare(self, problem: Problem) -> None:
+        super().prepare(problem)
+        self.memory = RowMemory(problem.rows, (problem.classes,), heads=problem.heads, fill=0, dtype=torch.bool)
+
+    def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+        flipped = self.memory.read(rows)
+        believed = torch.where(flipped & (labels == 0), 1, labels)
+        entries = assume_negative(logits, believed)
+        if clock.epoch == 1:  # nothing is learned yet, every loss is large
+            return mean_entry(entries)
+        count = large_loss_count(
+            entries.shape[-2], entries.shape[-1], clock.epoch, self.settings.share, cumulative=False
+        )
+        suspect = largest_unknown(entries, believed, count)
+        if self.training:
+            self.memory.write(rows, flipped | suspect)
+        return mean_entry(torch.where(suspect, positive_term(in_full_precision(logits)), entries))

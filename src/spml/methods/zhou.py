@@ -1,0 +1,136 @@
+"""Zhou et al. 2022, "Acknowledging the Unknown": EM, EM with asymmetric pseudo-labels, and the AN variants compared."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..losses import (
+    assume_negative,
+    down_weighted,
+    entropy_maximisation,
+    entropy_maximisation_with_soft_labels,
+    entropy_minimisation,
+    negative_smoothed,
+)
+from ..memory import RowMemory
+from .base import Clock, Method, Needs, Problem, loss_method, mean_entry, register
+
+PAPER = "Zhou 2022"
+
+loss_method("em", entropy_maximisation, paper=PAPER,
+            summary="Unknown labels are kept uncertain: their entropy is maximised.")  # fmt: skip
+loss_method("entmin", entropy_minimisation, paper=PAPER,
+            summary="Unknown labels are made certain: their entropy is minimised (a negative result).")  # fmt: skip
+loss_method("dw", down_weighted, paper=PAPER, summary="AN with assumed negatives at a tenth of their weight.")
+loss_method("n-ls", negative_smoothed, paper=PAPER, summary="AN with only the assumed negatives smoothed.")
+
+
+@register
+class AsymmetricPseudoLabels(Method):
+    """EM+APL, Algorithm 1 and Eq. 8.
+
+    After each epoch from `warm_up` (T_w) on, in every class the unknown labels with the lowest predictions get
+    the prediction as a soft label, an equal share an epoch until `proportion` (θ) of the class's unknown labels
+    has one. A label once given is never refreshed. Sec. 4.3's variants are settings: `hard` labels,
+    `positive_proportion` for positive pseudo-labels, `soft_weight` 1.
+    """
+
+    name = "em-apl"
+    paper = PAPER
+    summary = "EM, then the surest negatives get soft pseudo-labels, a share an epoch."
+    needs: ClassVar[Needs] = Needs(epoch_predictions=True)
+
+    @dataclass(frozen=True)
+    class Settings:
+        entropy_weight: float = 0.2
+        soft_weight: float = 0.02
+        proportion: float = 0.9
+        positive_proportion: float = 0.0
+        warm_up: int = 5
+        hard: bool = False
+
+    settings: Settings
+
+    def prepare(self, problem: Problem) -> None:
+        super().prepare(problem)
+        self.memory = RowMemory(problem.rows, (problem.classes,), heads=problem.heads, fill=torch.nan)
+        unknown = torch.from_numpy(problem.labels.dense()) == 0
+        self.unknown: Tensor
+        self.register_buffer("unknown", unknown, persistent=False)
+
+    def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+        return mean_entry(
+            entropy_maximisation_with_soft_labels(
+                logits,
+                labels,
+                self.memory.read(rows),
+                entropy_weight=self.settings.entropy_weight,
+                soft_weight=self.settings.soft_weight,
+            )
+        )
+
+    @torch.no_grad()
+    def end_epoch(self, probabilities: Tensor, clock: Clock) -> None:
+        rounds = clock.epochs - self.settings.warm_up
+        if clock.epoch < self.settings.warm_up or clock.epoch >= clock.epochs or rounds <= 0:
+            return
+        self._give(probabilities, self.settings.proportion / rounds, lowest=True)
+        if self.settings.positive_proportion > 0:
+            self._give(probabilities, self.settings.positive_proportion / rounds, lowest=False)
+
+    def _give(self, probabilities: Tensor, share: float, lowest: bool) -> None:
+        """Soft labels for ⌊share · U_c⌋ entries of each class c, U_c its unknown labels before any was given."""
+        open_entries = self.unknown & torch.isnan(self.memory.values)
+        count = (share * self.unknown.sum(-2, dtype=torch.float64)).long()
+        scores = torch.where(open_entries, probabilities if lowest else -probabilities, torch.inf)
+        order = scores.argsort(dim=-2, stable=True)
+        place = torch.arange(scores.shape[-2], device=scores.device)[:, None]
+        chosen = torch.zeros_like(open_entries).scatter(-2, order, (place < count).expand_as(order)) & open_entries
+        given = (
+            (torch.zeros_like(probabilities) if lowest else torch.ones_like(probabilities))
+            if self.settings.hard
+            else probabilities
+        )
+        self.memory.values.copy_(torch.where(chosen, given, self.memory.values))
+
+
+class _Regularised(Method):
+    """AN with a term on all parameters of the classifier."""
+
+    paper = PAPER
+    needs: ClassVar[Needs] = Needs()
+    magnitude: ClassVar[Callable[[Tensor], Tensor]]
+
+    @dataclass(frozen=True)
+    class Settings:
+        weight: float = 1e-6
+
+    settings: Settings
+
+    def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+        return mean_entry(assume_negative(logits, labels))
+
+    def penalty(self, parameters: Iterable[Tensor], heads: int = 0) -> Tensor | None:
+        sums = [type(self).magnitude(p).flatten(heads).sum(-1) for p in parameters if p.dim() > heads]
+        return self.settings.weight * torch.stack(sums).sum(0)
+
+
+@register
+class L1Regularised(_Regularised):
+    """L1R, Appendix C: AN + λ Σ|w|."""
+
+    name = "l1r"
+    summary = "AN with l1 regularisation."
+    magnitude = torch.abs
+
+
+@register
+class L2Regularised(_Regularised):
+    """L2R, Appendix C: AN + λ Σ w²."""
+
+    name = "l2r"
+    summary = "AN with l2 regularisation."
+    magnitude = torch.square

@@ -1,0 +1,245 @@
+"""Heads: what turns a feature map (B, C, h, w) into one logit a class.
+
+Logits come out in float32 even under bfloat16 autocast: eight bits of mantissa would tie thousands of rows in a
+ranking, and average precision is a ranking.
+"""
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from spml.errors import InputError
+
+
+class Outputs(NamedTuple):
+    """What a classifier returns.
+
+    logits (B, L). embeddings (B, L, d): label-wise projections of unit length, from a label-wise head with its
+    projection. maps (B, L, h, w): class maps; of a CAM head the values whose mean is the logit, of a label-wise
+    head the weights over positions of the last cross-attention, averaged over attention heads, without gradient.
+    """
+
+    logits: Tensor
+    embeddings: Tensor | None = None
+    maps: Tensor | None = None
+
+
+def pool(features: Tensor) -> Tensor:
+    """Global average pooling (B, C, h, w) -> (B, C), in float32 or wider; pooled features (B, C) pass through."""
+    dtype = torch.promote_types(features.dtype, torch.float32)
+    return features.mean((-2, -1), dtype=dtype) if features.ndim == 4 else features.to(dtype)
+
+
+class Head(nn.Module):
+    """Feature map -> `Outputs`. `settings` holds the keyword arguments that build the head again."""
+
+    settings: dict[str, Any]
+
+
+class LinearHead(Head):
+    """Global average pooling, dropout, one linear layer."""
+
+    def __init__(self, channels: int, num_classes: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.settings = {"dropout": _share("dropout", dropout)}
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(channels, num_classes)
+
+    def forward(self, features: Tensor) -> Outputs:
+        pooled = self.dropout(pool(features)).to(self.linear.weight.dtype)
+        with torch.autocast(pooled.device.type, enabled=False):
+            return Outputs(self.linear(pooled))
+
+
+class CamHead(Head):
+    """Class activation maps by a 1×1 convolution, then global average pooling.
+
+    BoostLU (Kim et al. 2023): activations above 0 are multiplied by `boost` (α, published 5) before pooling, the
+    bias included. `boost=1` is the linear head computed in the other order. Dropout drops whole channels, which is
+    what dropping a pooled feature does.
+    """
+
+    def __init__(self, channels: int, num_classes: int, *, dropout: float = 0.0, boost: float = 1.0) -> None:
+        super().__init__()
+        if not (math.isfinite(boost) and boost > 0):
+            raise InputError(f"head setting boost must be a finite number above 0 (published: 5), not {boost!r}")
+        self.settings = {"dropout": _share("dropout", dropout), "boost": float(boost)}
+        self.boost = float(boost)
+        self.dropout = nn.Dropout2d(dropout)
+        self.classes = nn.Conv2d(channels, num_classes, 1)
+
+    def forward(self, features: Tensor) -> Outputs:
+        maps = self.classes(self.dropout(features))
+        if self.boost != 1.0:
+            maps = torch.where(maps > 0, maps * self.boost, maps)
+        return Outputs(pool(maps), maps=maps)
+
+
+class AttentionLayer(nn.Module):
+    """Multi-head attention and a feed-forward network, each added to its input and then normalised (post-norm)."""
+
+    def __init__(self, width: int, heads: int, feedforward: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, heads, dropout=dropout, batch_first=True)
+        self.attention_norm = nn.LayerNorm(width)
+        self.feedforward = nn.Sequential(
+            nn.Linear(width, feedforward),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Linear(feedforward, width),
+        )
+        self.feedforward_norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, state: Tensor, query: Tensor, key: Tensor, value: Tensor, with_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """state, query (B, M, d); key, value (B, N, d) -> new state (B, M, d), weights (B, M, N) if asked for."""
+        attended, weights = self.attention(query, key, value, need_weights=with_weights)
+        state = self.attention_norm(state + self.dropout(attended))
+        return self.feedforward_norm(state + self.dropout(self.feedforward(state))), weights
+
+
+def sine_positions(height: int, width: int, channels: int, device: torch.device | None = None) -> Tensor:
+    """2-D sine encoding (height·width, channels), row by row: a quarter each of sin y, cos y, sin x, cos x.
+
+    Row i stands at angle 2π(i+1)/height (columns likewise), so the encoding of a place in the image does not depend
+    on the resolution of the map; the frequencies are 10000^(−4j/channels), j < channels/4.
+    """
+    frequencies = 10000.0 ** (torch.arange(channels // 4, device=device) * (-4.0 / channels))
+    down = torch.arange(1, height + 1, device=device)[:, None] * (2 * math.pi / height) * frequencies
+    across = torch.arange(1, width + 1, device=device)[:, None] * (2 * math.pi / width) * frequencies
+    rows = torch.cat((down.sin(), down.cos()), -1)[:, None].expand(-1, width, -1)
+    columns = torch.cat((across.sin(), across.cos()), -1)[None].expand(height, -1, -1)
+    return torch.cat((rows, columns), -1).flatten(0, 1)
+
+
+class LabelWiseHead(Head):
+    """LAC's label-wise embedding model (Xie et al. 2022): one embedding a class, by attention over positions.
+
+    The map is projected to `width` channels (by nothing where it already has them, as published), one encoder layer
+    attends among positions, and `decoder_layers` cross-attend from one learned query a class; classes do not attend
+    to each other. Sine positions are added to keys and encoder queries, class queries to decoder queries, neither to
+    values. Embedding f_j is the normalised state of class j; its logit is w_j·f_j + b_j; its projection
+    z_j = g(f_j), two linear layers with a ReLU between, scaled to unit length.
+
+    Published: width 2048 (the channels of ResNet-50), feedforward 8192, 4 heads, 1 + 2 layers, dropout 0.1,
+    projection_width 128. By default width is the channels, at most 2048, and feedforward four times the width.
+    `with_maps` (setting or attribute) also returns the last attention as maps; in training mode those carry the
+    attention's dropout.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_classes: int,
+        *,
+        dropout: float = 0.1,
+        width: int | None = None,
+        heads: int = 4,
+        feedforward: int | None = None,
+        encoder_layers: int = 1,
+        decoder_layers: int = 2,
+        projection: bool = True,
+        projection_width: int = 128,
+        with_maps: bool = False,
+    ) -> None:
+        super().__init__()
+        _count("heads", heads)
+        step = math.lcm(heads, 4)  # attention splits the width by heads, the sine encoding by four
+        if width is None:
+            width = max(min(channels, 2048) // step * step, step)
+        elif _count("width", width) % step:
+            raise InputError(f"head setting width must be a multiple of {step} with {heads} heads, not {width}")
+        feedforward = 4 * width if feedforward is None else _count("feedforward", feedforward)
+        _count("encoder_layers", encoder_layers, least=0)
+        _count("decoder_layers", decoder_layers)
+        _count("projection_width", projection_width)
+        self.settings = {
+            "dropout": _share("dropout", dropout),
+            "width": width,
+            "heads": heads,
+            "feedforward": feedforward,
+            "encoder_layers": encoder_layers,
+            "decoder_layers": decoder_layers,
+            "projection": projection,
+            "projection_width": projection_width,
+            "with_maps": with_maps,
+        }
+        self.with_maps = with_maps
+        self.width = width
+        self.input = nn.Identity() if width == channels else nn.Linear(channels, width)
+        self.encoder = nn.ModuleList(AttentionLayer(width, heads, feedforward, dropout) for _ in range(encoder_layers))
+        self.queries = nn.Parameter(torch.randn(num_classes, width))
+        self.decoder = nn.ModuleList(AttentionLayer(width, heads, feedforward, dropout) for _ in range(decoder_layers))
+        self.norm = nn.LayerNorm(width)
+        for matrix in (*self.encoder.parameters(), *self.decoder.parameters()):
+            if matrix.ndim > 1:
+                nn.init.xavier_uniform_(matrix)
+        self.weight = nn.Parameter(torch.empty(num_classes, width).uniform_(-(width**-0.5), width**-0.5))
+        self.bias = nn.Parameter(torch.empty(num_classes).uniform_(-(width**-0.5), width**-0.5))
+        self.projection: nn.Module | None = None
+        if projection:
+            self.projection = nn.Sequential(
+                nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, projection_width)
+            )
+
+    def forward(self, features: Tensor) -> Outputs:
+        batch, _, height, width = features.shape
+        memory = self.input(features.flatten(2).transpose(1, 2))  # (B, h·w, d): the 1×1 convolution, position-wise
+        positions = sine_positions(height, width, self.width, features.device).to(memory.dtype)
+        for layer in self.encoder:
+            placed = memory + positions
+            memory, _ = layer(memory, placed, placed, memory)
+        key = memory + positions
+        state = torch.zeros_like(self.queries).expand(batch, -1, -1)
+        weights: Tensor | None = None
+        for index, layer in enumerate(self.decoder):
+            wanted = self.with_maps and index == len(self.decoder) - 1
+            state, weights = layer(state, state + self.queries, key, memory, wanted)
+        embeddings = self.norm(state)  # f_j(x)
+        # An element-wise product: layer norm hands over float32 under autocast, and this keeps it.
+        logits = (embeddings * self.weight).sum(-1) + self.bias
+        projected: Tensor | None = None
+        if self.projection is not None:
+            projected = self.projection(embeddings)
+            projected = F.normalize(projected.to(torch.promote_types(projected.dtype, torch.float32)), dim=-1)
+        maps = None if weights is None else weights.detach().unflatten(-1, (height, width))
+        return Outputs(logits, projected, maps)
+
+
+HEADS: dict[str, type[LinearHead] | type[CamHead] | type[LabelWiseHead]] = {
+    "linear": LinearHead,
+    "label-wise": LabelWiseHead,
+    "cam": CamHead,
+}
+
+
+def build_head(name: str, channels: int, num_classes: int, settings: Mapping[str, Any]) -> Head:
+    """The head of that name; a setting it does not know is an `InputError` that lists those it does."""
+    if name not in HEADS:
+        raise InputError(f"there is no head {name!r}; choose one of {', '.join(HEADS)}")
+    known = [
+        p.name for p in inspect.signature(HEADS[name]).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    for setting in settings:
+        if setting not in known:
+            raise InputError(f"head {name!r} has no setting {setting!r}; it has {', '.join(known)}")
+    return HEADS[name](channels, num_classes, **settings)
+
+
+def _count(name: str, value: int, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"head setting {name} must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def _share(name: str, value: float) -> float:
+    if not 0 <= value < 1:
+        raise InputError(f"head setting {name} must be in [0, 1), not {value!r}")
+    return float(value)

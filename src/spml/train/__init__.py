@@ -1,0 +1,1 @@
+"""Training: the loop for networks, the trainer of many linear heads, checkpoints, several processes."""

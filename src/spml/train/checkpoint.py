@@ -1,0 +1,77 @@
+"""Files of a run: safetensors with a JSON record in their header, always written beside and renamed."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..errors import InputError
+
+RECORD = "record"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file in one step: it is the old one or the new one, never half."""
+    beside = path.with_name(f".{path.name}.new")
+    with open(beside, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+    """Replace a safetensors file in one step; the record travels in its header."""
+    beside = path.with_name(f".{path.name}.new")
+    plain = {name: tensor.detach().contiguous().cpu().clone() for name, tensor in tensors.items()}
+    save_file(plain, beside, metadata={RECORD: json.dumps(record, sort_keys=True)})
+    with open(beside, "rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the record of a file written by `write_tensors`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            record = json.loads((file.metadata() or {})[RECORD])
+            return {name: file.get_tensor(name) for name in file.keys()}, record  # noqa: SIM118
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}") from None
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise InputError(f"{path} is not a file this program wrote ({error})") from None
+
+
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    start = f"{prefix}."
+    return {name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimiser's state by parameter position."""
+
+    def entries() -> Iterator[tuple[str, Tensor]]:
+        for position, state in optimiser.state_dict()["state"].items():
+            for name, value in state.items():
+                yield f"{position}.{name}", torch.as_tensor(value)
+
+    return dict(entries())
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """The inverse of `optimiser_tensors`."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        position, name = key.split(".", 1)
+        state.setdefault(int(position), {})[name] = tensor
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -1,0 +1,60 @@
+"""A whole training step as one CUDA graph.
+
+At the papers' batch sizes a GPU waits for the host between its many small kernels. A step of fixed shape is recorded
+once an epoch (schedules may change with the epoch) and replayed for every batch; batches of another size run as usual.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from ..methods import Batch, Clock
+
+Step = Callable[[Batch, Clock], None]
+
+WARM_UP = 3  # steps run as usual first: libraries choose their algorithms, the optimiser makes its state
+
+
+class StepGraph:
+    """Runs `step(batch, clock)`, replaying a recording of it wherever the batch has the recorded shape."""
+
+    def __init__(self, step: Step, device: torch.device) -> None:
+        self.step, self.device = step, device
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.batch: Batch | None = None
+        self.epoch = 0
+        self.seen = 0
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(device)
+
+    def run(self, batch: Batch, clock: Clock) -> None:
+        if self.seen < WARM_UP or (self.batch is not None and len(batch.rows) != len(self.batch.rows)):
+            self.seen += 1
+            self._run_aside(batch, clock)
+            return
+        if self.graph is None or self.epoch != clock.epoch:
+            self._record(batch, clock)
+        assert self.graph is not None
+        assert self.batch is not None
+        self.batch.rows.copy_(batch.rows)
+        self.batch.labels.copy_(batch.labels)
+        for static, view in zip(self.batch.views, batch.views, strict=True):
+            static.copy_(view)
+        self.graph.replay()
+
+    def _run_aside(self, batch: Batch, clock: Clock) -> None:
+        """As usual, but on a stream of its own, as recording demands of what comes before it."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            self.step(batch, clock)
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+    def _record(self, batch: Batch, clock: Clock) -> None:
+        """Record the step; recording does not run it."""
+        views = tuple(view.clone() for view in batch.views)
+        self.batch = Batch(batch.rows.clone(), batch.labels.clone(), views, batch.geometry)
+        self.graph, self.epoch = None, clock.epoch
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            self.step(self.batch, clock)
+        self.graph = graph

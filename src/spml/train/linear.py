@@ -1,0 +1,833 @@
+"""Many linear heads at once: the linear protocol, one head for every (method, learning rate, batch size, seed).
+
+Heads of one batch size and one seed see the same batches, so they are one matrix: one product gives all their
+logits, each method's objective gives the gradient of its heads' logits, one product gives all weights' gradients.
+Heads do not touch each other: each ends as if it were trained alone.
+"""
+
+import itertools
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from ..data.features import FeatureStore
+from ..data.pack import Pack
+from ..errors import InputError
+from ..labels import Labels
+from ..methods import METHODS, Clock, Method, Problem, method
+from ..metrics import average_precision, mean_average_precision
+
+Truth = Labels | Tensor | npt.NDArray[Any]
+Selection = Literal["map"] | Callable[[Tensor, Tensor], float]
+
+LEARNING_RATES = (1e-2, 1e-3, 1e-4, 1e-5)  # Cole et al. 2021, Sec. 6.1
+BATCH_SIZES = (8, 16)
+
+_BLOCK = 2**22  # features handed out at one time when all rows are scored
+_DENSE_LABELS = 2**28  # bytes up to which a label table is held densely, which makes its batches quick
+
+
+class Features(Protocol):
+    """Rows of features: a `FeatureStore`, or some rows of one."""
+
+    @property
+    def dim(self) -> int: ...
+    def __len__(self) -> int: ...
+    def batch(self, rows: Any) -> Tensor: ...
+    def check_finite(self) -> None: ...
+    def to_device(self, device: torch.device | str) -> bool: ...
+
+
+class FeatureRows:
+    """Some rows of a feature store, without copying them."""
+
+    def __init__(self, store: FeatureStore, rows: Any) -> None:
+        self.store = store
+        self.rows = torch.as_tensor(rows, dtype=torch.int64)
+
+    @property
+    def dim(self) -> int:
+        return self.store.dim
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, rows: Any) -> Tensor:
+        index = torch.as_tensor(rows)
+        return self.store.batch(self.rows.to(index.device)[index])
+
+    def check_finite(self) -> None:
+        self.store.check_finite()
+
+    def to_device(self, device: torch.device | str) -> bool:
+        resident = self.store.to_device(device)
+        if resident:
+            self.rows = self.rows.to(device)
+        return resident
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """One head to train. Hashable; `dataclasses.asdict` of it is plain JSON."""
+
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate: float = 1e-3
+    batch_size: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", dict(self.settings))
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, not {self.batch_size}")
+
+    def __hash__(self) -> int:
+        return hash((self.method_key, self.learning_rate, self.batch_size, self.seed))
+
+    @property
+    def method_key(self) -> tuple[str, str]:
+        """What heads of one method instance have in common: its name and its settings."""
+        return self.method, json.dumps(self.settings, sort_keys=True, default=repr)
+
+
+@dataclass
+class HeadResult:
+    """A trained head: its best epoch by validation, or its last where there was none."""
+
+    spec: HeadSpec
+    validation: list[float]
+    """The selection score (mAP) of every epoch up to `stopped_epoch`; empty without validation."""
+    best_epoch: int
+    stopped_epoch: int
+    weight: Tensor
+    """(D, L)"""
+    bias: Tensor
+    """(L,)"""
+    method_state: dict[str, Tensor]
+    """What the method remembered for this head at its best epoch, as its `state_dict` names it."""
+
+    @torch.no_grad()
+    def score(self, features: Any) -> Tensor:
+        """Logits (N, L) of all rows."""
+        parts = [x.to(self.weight.device) @ self.weight + self.bias for x in _blocks(as_features(features))]
+        return torch.cat(parts)
+
+
+def as_features(values: Any) -> Features:
+    """A feature store of a matrix, path or store."""
+    return values if isinstance(values, (FeatureStore, FeatureRows)) else FeatureStore(values)
+
+
+def train_heads(
+    features: Any,
+    labels: Labels,
+    specs: Sequence[HeadSpec],
+    *,
+    epochs: int = 25,
+    validation: tuple[Any, Truth] | None = None,
+    k: float | None = None,
+    device: str | torch.device = "cpu",
+    early_stopping: Literal["first-drop"] | int | None = None,
+    full_labels: Labels | None = None,
+    negatives_labels: Labels | None = None,
+    selection: Selection = "map",
+    memory_limit: int = 2**31,
+    progress: bool = True,
+) -> list[HeadResult]:
+    """Train every head of `specs`, each as a plain loop would train it alone, and return them in that order.
+
+    A head starts as `nn.Linear` does after `torch.manual_seed(seed)` and moves by Adam at its constant learning
+    rate over batches in an order drawn from (seed, epoch); the last batch of an epoch may be smaller.
+
+    features: a `FeatureStore`, or a matrix or .npy file one is made of. On a GPU they are kept there if they fit.
+    validation: (features, truth); the best epoch is kept by `selection`: mean AP, or a function of (scores,
+        truth), higher being better. In truth given as `Labels` unknown entries are left out, or count as absent
+        where no negative is known at all.
+    early_stopping: a head stops after this many epochs without a better score; "first-drop" is 1.
+    full_labels, negatives_labels: the tables for methods that need full labels or known negatives, where
+        `labels` is not such a table itself.
+    memory_limit: bytes that heads in training at one time may take, with what they remember; never less than one.
+    """
+    store, target = as_features(features), _device(device)
+    if not specs:
+        raise InputError("there are no heads to train: specs is empty")
+    if epochs < 1:
+        raise InputError(f"epochs must be at least 1, not {epochs}")
+    if len(store) != len(labels):
+        raise InputError(f"there are {len(store)} rows of features, but labels for {len(labels)} rows")
+    patience = 1 if early_stopping == "first-drop" else early_stopping
+    if patience is not None and patience < 1:
+        raise InputError(f"early_stopping must be 'first-drop', at least 1 or None, not {early_stopping!r}")
+    if patience is not None and validation is None:
+        raise InputError("early_stopping needs validation: give features and their true labels")
+    store.check_finite()
+    judge = None if validation is None else _Judge(*validation, store.dim, labels.num_classes, selection, target)
+    tables = _Tables(labels, full_labels, negatives_labels, target)
+    resident = target.type == "cpu" or store.to_device(target)
+    task = _Task(store, tables, epochs, k, target, resident)
+
+    results: dict[int, HeadResult] = {}
+    with _progress(len(specs) * epochs if progress else 0) as advance:
+        for team in _teams(specs, task, memory_limit):
+            groups = [_Group(indices, [specs[i] for i in indices], task) for indices in team]
+            _train_team(groups, task, judge, patience, advance)
+            for group in groups:
+                results.update(group.results())
+    return [results[i] for i in range(len(specs))]
+
+
+class _Tables:
+    """The label tables methods are trained on, by what they need of them."""
+
+    def __init__(
+        self, labels: Labels, full: Labels | None, negatives: Labels | None, device: torch.device | str
+    ) -> None:
+        self.device = device
+        self._given = {"positives": labels, "full": full, "negatives": negatives}
+        for name, table in (("full_labels", full), ("negatives_labels", negatives)):
+            if table is not None and table.shape != labels.shape:
+                raise InputError(f"{name} is a table of {table.shape}, but the labels of {labels.shape}")
+        self._dense: dict[str, Tensor] = {}
+
+    def table(self, name: str, need: str) -> Labels:
+        """The table for a method that needs "positives", "negatives" or "full" labels."""
+        given = self._given[need] or self._given["positives"]
+        assert given is not None
+        if need == "full" and not given.is_full:
+            raise InputError(f"method {name!r} needs full labels, but some are unknown: give full_labels")
+        if need == "negatives" and not given.counts().negatives.any():
+            raise InputError(f"method {name!r} needs known negatives, but there are none: give negatives_labels")
+        return given
+
+    def batch(self, name: str, need: str, rows: Tensor) -> Tensor:
+        """int8 (B, L) on the device."""
+        table = self.table(name, need) if need not in self._dense else None
+        if table is not None and len(table) * table.num_classes > _DENSE_LABELS:
+            return table.batch(rows, self.device)
+        if table is not None:
+            self._dense[need] = torch.from_numpy(table.dense()).to(self.device)
+        return self._dense[need].index_select(0, rows)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What all heads share."""
+
+    features: Features
+    tables: _Tables
+    epochs: int
+    k: float | None
+    device: torch.device
+    resident: bool  # the features lie on the device
+
+    @property
+    def rows(self) -> int:
+        return len(self.features)
+
+    @property
+    def classes(self) -> int:
+        return self.tables.table("", "positives").num_classes
+
+    def method(self, spec: HeadSpec, seeds: tuple[int, ...]) -> Method:
+        """The method of a head, prepared for as many heads as there are seeds."""
+        made = method(spec.method, **spec.settings)
+        if made.needs.head != "linear":
+            raise InputError(
+                f"method {spec.method!r} is made for the head {made.needs.head!r}, which features cannot have: "
+                f"it cannot be trained on them"
+            )
+        made.prepare(Problem(self.tables.table(spec.method, made.needs.labels), k=self.k, seeds=seeds))
+        for name, state in made.state_dict().items():
+            if state.shape[:1] != (len(seeds),):
+                raise InputError(f"method {spec.method!r} cannot train many heads: its {name!r} is not one a head")
+        return made.to(self.device)
+
+    def clock(self, epoch: int, batch: int, batch_size: int) -> Clock:
+        batches = math.ceil(self.rows / batch_size)
+        return Clock(epoch, self.epochs, (epoch - 1) * batches + batch, self.epochs * batches)
+
+
+def _teams(specs: Sequence[HeadSpec], task: _Task, memory_limit: int) -> Iterator[list[list[int]]]:
+    """Heads (as indices of specs) by batch size and seed, in teams that are trained side by side.
+
+    Heads of one batch size and seed see the same batches and form a group. On a CPU groups take turns, since one
+    alone keeps it busy and its weights near; on a GPU those of one batch size share every step.
+    """
+    bytes_of: dict[tuple[str, str], int] = {}
+    groups: dict[int, list[list[int]]] = defaultdict(list)
+    order = sorted(range(len(specs)), key=lambda i: (specs[i].batch_size, specs[i].seed))
+    for (size, _), members in itertools.groupby(order, key=lambda i: (specs[i].batch_size, specs[i].seed)):
+        group: list[int] = []
+        taken = 0
+        for i in members:
+            key = specs[i].method_key
+            if key not in bytes_of:
+                bytes_of[key] = _bytes_of_head(specs[i], task)
+            if group and taken + bytes_of[key] > memory_limit:
+                groups[size].append(group)
+                group, taken = [], 0
+            group.append(i)
+            taken += bytes_of[key]
+        groups[size].append(group)
+    for of_size in groups.values():
+        team: list[list[int]] = []
+        taken = 0
+        for group in of_size:
+            needed = sum(bytes_of[specs[i].method_key] for i in group)
+            if team and (task.device.type == "cpu" or taken + needed > memory_limit):
+                yield team
+                team, taken = [], 0
+            team.append(group)
+            taken += needed
+        yield team
+
+
+def _bytes_of_head(spec: HeadSpec, task: _Task) -> int:
+    """What one head takes in training: weights and the method's state, their gradients, moments and best epoch."""
+    made = task.method(spec, (spec.seed,))
+    parameters = task.classes * (task.features.dim + 1) + sum(p.numel() for p in made.parameters())
+    return 5 * 4 * parameters + 2 * sum(b.nbytes for b in made.buffers())
+
+
+class _Block:
+    """The heads of one method with one set of settings: one `Method`, its memory with a leading dimension of heads."""
+
+    def __init__(self, specs: Sequence[HeadSpec], heads: slice, task: _Task) -> None:
+        self.heads = heads  # among the group's heads, in order of method
+        self.method = task.method(specs[0], tuple(spec.seed for spec in specs))
+        self.rates = [spec.learning_rate for spec in specs]
+        self.rate = torch.tensor(self.rates, device=task.device)[:, None, None]
+        self.has_penalty = type(self.method).penalty is not Method.penalty
+        self.stream = torch.cuda.Stream() if task.device.type == "cuda" else None
+
+    @torch.enable_grad()
+    def gradient(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+        """d objective / d logits, (h, B, L). The gradients of the method's own parameters stay in their `.grad`."""
+        leaf = logits.detach().requires_grad_()
+        self.method.objective(leaf, labels, rows, clock).sum().backward()  # type: ignore[no-untyped-call]
+        assert leaf.grad is not None
+        return leaf.grad
+
+
+class _HeadwiseAdam:
+    """torch's fused Adam over tensors whose first dimension is heads, each head at its own learning rate.
+
+    Neighbouring heads of one rate are moved together, as a view of their part of the tensor.
+    """
+
+    def __init__(self, tensors: Sequence[tuple[Tensor, Sequence[float]]]) -> None:
+        parts: dict[float, list[Tensor]] = defaultdict(list)
+        self._loose: list[tuple[Tensor, slice, Tensor]] = []  # parts whose gradient autograd makes anew every step
+        for tensor, rates in tensors:
+            start = 0
+            for rate, run in itertools.groupby(rates):
+                heads = slice(start, start + len(list(run)))
+                start = heads.stop
+                part = nn.Parameter(tensor.detach()[heads])
+                parts[rate].append(part)
+                if tensor.grad is None:
+                    self._loose.append((tensor, heads, part))
+                else:
+                    part.grad = tensor.grad[heads]
+        on_gpu = tensors[0][0].device.type == "cuda"
+        groups = [{"params": params, "lr": rate} for rate, params in parts.items()]
+        self._adam = torch.optim.Adam(groups, fused=True, capturable=on_gpu)
+
+    def step(self) -> None:
+        for tensor, heads, part in self._loose:
+            part.grad = None if tensor.grad is None else tensor.grad[heads]
+        self._adam.step()
+        for tensor, _, _ in self._loose:
+            tensor.grad = None
+
+
+class _Group:
+    """The heads that see the same batches: one batch size, one seed. Its weights are one matrix, by learning rate."""
+
+    def __init__(self, indices: Sequence[int], specs: Sequence[HeadSpec], task: _Task) -> None:
+        self.task = task
+        self.batch_size, self.seed = specs[0].batch_size, specs[0].seed
+        by_rate = sorted(range(len(specs)), key=lambda i: specs[i].learning_rate)
+        self.indices, self.specs = [indices[i] for i in by_rate], [specs[i] for i in by_rate]
+        heads, classes, dim = len(specs), task.classes, task.features.dim
+
+        by_method = sorted(range(heads), key=lambda h: self.specs[h].method_key)  # stable: by rate within a method
+        self.by_method = torch.tensor(by_method, device=task.device)
+        self.by_rate = self.by_method.argsort()
+        self.blocks: list[_Block] = []
+        start = 0
+        for _, run in itertools.groupby(by_method, key=lambda h: self.specs[h].method_key):
+            members = [self.specs[h] for h in run]
+            self.blocks.append(_Block(members, slice(start, start + len(members)), task))
+            start += len(members)
+
+        weight, bias = linear_start(dim, classes, self.seed)
+        self.weight = weight.to(task.device).repeat(heads, 1, 1)  # (H, L, D)
+        self.bias = bias.to(task.device).repeat(heads, 1)  # (H, L)
+        self.weight.grad, self.bias.grad = torch.zeros_like(self.weight), torch.zeros_like(self.bias)
+        rates = [spec.learning_rate for spec in self.specs]
+        own = [
+            (p, [multiple * rate for rate in block.rates])
+            for block in self.blocks
+            for parameters, multiple in block.method.parameter_groups()
+            for p in parameters
+        ]
+        self.adam = _HeadwiseAdam([(self.weight, rates), (self.bias, rates), *own])
+        self.stream = torch.cuda.Stream() if task.device.type == "cuda" else None
+        self.order = torch.empty(0, dtype=torch.int64)
+
+        self.scores: list[list[float]] = [[] for _ in self.specs]
+        self.best = [(-math.inf, 0)] * heads  # score and epoch
+        self.stopped: list[int | None] = [None] * heads
+        self.kept: tuple[Tensor, Tensor, list[dict[str, Tensor]]] | None = None
+
+    # One step
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.order = torch.from_numpy(row_order(self.seed, epoch, self.task.rows)).to(self.task.device)
+
+    @torch.no_grad()
+    def step(self, rows: Tensor, clock: Clock) -> None:
+        """One batch for every head."""
+        tables = self.task.tables
+        x = self.task.features.batch(rows).to(self.task.device)
+        heads, classes, dim = self.weight.shape
+        logits = torch.addmm(self.bias.view(-1), x, self.weight.view(-1, dim).T).view(-1, heads, classes)
+        by_method = logits.index_select(1, self.by_method).transpose(0, 1)
+        needs = {b.method.needs.labels: b.method.name for b in self.blocks}
+        labels = {need: tables.batch(name, need, rows) for need, name in needs.items()}
+
+        def gradient_of(block: _Block) -> Tensor:
+            return block.gradient(by_method[block.heads], labels[block.method.needs.labels], rows, clock)
+
+        gradients = _side_by_side(gradient_of, self.blocks)
+        gradient = torch.cat(gradients).transpose(0, 1).index_select(1, self.by_rate)  # (B, H, L)
+        assert self.weight.grad is not None and self.bias.grad is not None
+        torch.mm(gradient.view(len(x), -1).T, x, out=self.weight.grad.view(-1, dim))
+        torch.sum(gradient, 0, out=self.bias.grad)
+        for block in self.blocks:
+            if block.has_penalty:
+                self._add_penalty(block)
+        self.adam.step()
+        for block in self.blocks:
+            block.method.after_step(block.rate)
+
+    def _add_penalty(self, block: _Block) -> None:
+        """The gradient of the method's term on its heads' own parameters."""
+        heads = self.by_method[block.heads]
+        with torch.enable_grad():
+            leaves = [t.index_select(0, heads).requires_grad_() for t in (self.weight, self.bias)]
+            penalty = block.method.penalty(leaves, heads=1)
+        if penalty is None:
+            return
+        for tensor, gradient in zip((self.weight, self.bias), torch.autograd.grad(penalty.sum(), leaves), strict=True):
+            assert tensor.grad is not None
+            tensor.grad.index_add_(0, heads, gradient)
+
+    # Between epochs
+
+    @torch.no_grad()
+    def end_epoch(self, epoch: int, judge: "_Judge | None", patience: int | None) -> None:
+        """Tell the methods what is predicted now, judge every head and keep those that were never better."""
+        batches = math.ceil(self.task.rows / self.batch_size)
+        clock = self.task.clock(epoch, batches, self.batch_size)
+        for block in self.blocks:
+            if block.method.needs.epoch_predictions:
+                block.method.end_epoch(self._probabilities(self.by_method[block.heads]), clock)
+        if judge is None:
+            self.best = [(math.nan, epoch)] * len(self.specs)
+            return
+        better = []
+        for h, score in enumerate(judge.scores(self.weight, self.bias)):
+            running = self.stopped[h] is None
+            # The first epoch is kept even where the head diverged in it: there is nothing better.
+            better.append(running and (epoch == 1 or score > self.best[h][0]))
+            if running:
+                self.scores[h].append(score)
+            if better[h]:
+                self.best[h] = (score if math.isfinite(score) else -math.inf, epoch)
+            elif running and patience is not None and epoch - self.best[h][1] >= patience:
+                self.stopped[h] = epoch
+        self._keep(better)
+
+    def _keep(self, better: list[bool]) -> None:
+        states = [block.method.state_dict() for block in self.blocks]
+        if self.kept is None:
+            self.kept = (
+                self.weight.clone(),
+                self.bias.clone(),
+                [{name: value.clone() for name, value in state.items()} for state in states],
+            )
+            return
+        by_rate = torch.tensor(better, device=self.task.device)
+        by_method = by_rate[self.by_method]
+        weight, bias, kept_states = self.kept
+        _copy_heads(weight, self.weight, by_rate)
+        _copy_heads(bias, self.bias, by_rate)
+        for block, state, kept in zip(self.blocks, states, kept_states, strict=True):
+            for name, value in state.items():
+                _copy_heads(kept[name], value, by_method[block.heads])
+
+    def _probabilities(self, heads: Tensor) -> Tensor:
+        """(h, N, L) predictions for all training rows."""
+        weight, bias = self.weight[heads], self.bias[heads]
+        out = torch.empty(len(heads), self.task.rows, self.task.classes, device=self.task.device)
+        start = 0
+        for x in _blocks(self.task.features, self.task.device if self.task.resident else None):
+            part = out[:, start : start + len(x)]
+            torch.sigmoid(_logits(x.to(self.task.device), weight, bias).transpose(0, 1), out=part)
+            start += len(x)
+        return out
+
+    @property
+    def finished(self) -> bool:
+        return all(epoch is not None for epoch in self.stopped)
+
+    def results(self) -> dict[int, HeadResult]:
+        """What became of every head, by its place among all heads."""
+        states = [block.method.state_dict() for block in self.blocks]
+        weight, bias, states = (self.weight, self.bias, states) if self.kept is None else self.kept
+        of_head: dict[int, dict[str, Tensor]] = {}
+        by_method = self.by_method.tolist()
+        for block, state in zip(self.blocks, states, strict=True):
+            for place, h in enumerate(by_method[block.heads]):
+                of_head[h] = {name: value[place].detach().cpu().clone() for name, value in state.items()}
+        return {
+            index: HeadResult(
+                spec=spec,
+                validation=self.scores[h],
+                best_epoch=self.best[h][1],
+                stopped_epoch=self.stopped[h] or self.task.epochs,
+                weight=weight[h].T.cpu().clone(),
+                bias=bias[h].cpu().clone(),
+                method_state=of_head[h],
+            )
+            for h, (index, spec) in enumerate(zip(self.indices, self.specs, strict=True))
+        }
+
+
+class _Judge:
+    """Scores heads on labelled rows, all heads of a group in one product."""
+
+    def __init__(
+        self, features: Any, truth: Truth, dim: int, classes: int, selection: Selection, device: torch.device
+    ) -> None:
+        self.features = as_features(features)
+        self.selection = selection
+        if selection != "map" and not callable(selection):
+            raise InputError(f"selection must be 'map' or a function of (scores, truth), not {selection!r}")
+        if self.features.dim != dim:
+            raise InputError(f"validation has {self.features.dim} features a row, training {dim}")
+        positive, mask = _positives(truth)
+        if positive.shape != (len(self.features), classes):
+            raise InputError(
+                f"the validation truth is a table of {tuple(positive.shape)}, expected "
+                f"{(len(self.features), classes)}: a row for each row of features, a column for each class"
+            )
+        if not positive.any():
+            raise InputError("the validation truth has no positive: no epoch can be told from another by it")
+        self.features.check_finite()
+        self.resident = device.type == "cpu" or self.features.to_device(device)
+        self.device = device
+        self.positive, self.mask = positive.to(device), None if mask is None else mask.to(device)
+
+    def scores(self, weight: Tensor, bias: Tensor) -> list[float]:
+        """One score a head; NaN for a head that no longer predicts finite numbers."""
+        heads, classes, _ = weight.shape
+        together = max(1, 2**26 // self.positive.numel())  # heads whose logits are held at one time
+        return [
+            score
+            for start in range(0, heads, together)
+            for score in self._scores(weight[start : start + together], bias[start : start + together])
+        ]
+
+    def _scores(self, weight: Tensor, bias: Tensor) -> list[float]:
+        blocks = _blocks(self.features, self.device if self.resident else None)
+        logits = torch.cat([_logits(x.to(self.device), weight, bias) for x in blocks])  # (N, h, L)
+        rows, heads, classes = logits.shape
+        finite = torch.isfinite(logits).all(dim=2).all(dim=0)
+        logits = torch.where(finite[:, None], logits, 0.0)
+        if callable(self.selection):
+            scores = [float(self.selection(logits[:, h], self.positive)) for h in range(heads)]
+        else:
+            flat, every = logits.view(rows, -1), self.positive.repeat(1, heads)
+            mask = None if self.mask is None else self.mask.repeat(1, heads)
+            scores = average_precision(flat, every, mask=mask).view(heads, classes).nanmean(1).tolist()
+        return [s if ok else math.nan for s, ok in zip(scores, finite.tolist(), strict=True)]
+
+
+def _train_team(
+    groups: list[_Group],
+    task: _Task,
+    judge: _Judge | None,
+    patience: int | None,
+    advance: Callable[[int], None],
+) -> None:
+    """All epochs of groups of one batch size, step by step side by side."""
+    size = groups[0].batch_size
+    for epoch in range(1, task.epochs + 1):
+        active = [group for group in groups if not group.finished]
+        for group in active:
+            group.begin_epoch(epoch)
+        done = _replay_epoch(active, task, epoch) if active and task.device.type == "cuda" and task.resident else 0
+        for start in range(done, task.rows, size):
+            clock = task.clock(epoch, start // size, size)
+            for group in active:
+                group.step(group.order[start : start + size], clock)
+        for group in active:
+            group.end_epoch(epoch, judge, patience)
+        advance(sum(len(group.specs) for group in groups))
+
+
+class _WatchedClock(Clock):
+    """A clock that notes whether its step was read: such a step cannot be recorded once and replayed."""
+
+    step_was_read = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "step":
+            object.__setattr__(self, "step_was_read", True)
+        return super().__getattribute__(name)
+
+
+def _replay_epoch(groups: list[_Group], task: _Task, epoch: int) -> int:
+    """The full batches of an epoch on a GPU, from one recorded CUDA graph; returns how many rows that was.
+
+    A step is some hundred small kernels, and starting them one by one takes longer than running them. The graph
+    is recorded anew every epoch, since what a method does may depend on it. Its groups and, within a group, its
+    methods are parallel branches.
+    """
+    size = groups[0].batch_size
+    full = task.rows // size
+    if full < 4:
+        return 0
+    clock = task.clock(epoch, 0, size)
+    watched = _WatchedClock(clock.epoch, clock.epochs, clock.step, clock.steps)
+    for group in groups:  # the first batch is taken as it is: it makes the optimiser's state, and warms up
+        group.step(group.order[:size], watched)
+    if watched.step_was_read:
+        return size
+    first = torch.full((), size, device=task.device)
+    within = torch.arange(size, device=task.device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        rows = first + within
+        _side_by_side(lambda group: group.step(group.order.index_select(0, rows), clock), groups)
+        first += size
+    for _ in range(full - 1):
+        graph.replay()
+    torch.cuda.synchronize(task.device)
+    return full * size
+
+
+class _Branch(Protocol):
+    @property
+    def stream(self) -> torch.cuda.Stream | None: ...
+
+
+_B = TypeVar("_B", bound=_Branch)
+_R = TypeVar("_R")
+
+
+def _side_by_side(job: Callable[[_B], _R], branches: Sequence[_B]) -> list[_R]:
+    """The job for every branch, in parallel streams while a CUDA graph is recorded."""
+    if branches[0].stream is None or not torch.cuda.is_current_stream_capturing():
+        return [job(branch) for branch in branches]
+    here = torch.cuda.current_stream()
+    results = []
+    for branch in branches:
+        assert branch.stream is not None
+        branch.stream.wait_stream(here)
+        with torch.cuda.stream(branch.stream):
+            results.append(job(branch))
+    for branch in branches:
+        here.wait_stream(branch.stream)  # type: ignore[arg-type]
+    return results
+
+
+def linear_start(dim: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Weight (L, D) and bias (L,) of `nn.Linear(dim, classes)` made after `torch.manual_seed(seed)`."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = nn.init.kaiming_uniform_(torch.empty(classes, dim), a=math.sqrt(5), generator=generator)
+    bound = 1 / math.sqrt(dim)
+    return weight, nn.init.uniform_(torch.empty(classes), -bound, bound, generator=generator)
+
+
+def row_order(seed: int, epoch: int, rows: int) -> npt.NDArray[np.int64]:
+    """The order in which an epoch takes the training rows: a function of (seed, epoch)."""
+    return np.random.default_rng((seed, epoch)).permutation(rows)
+
+
+def _logits(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(B, D) features through (H, L, D) weights: (B, H, L)."""
+    heads, classes, dim = weight.shape
+    return torch.addmm(bias.reshape(-1), x, weight.reshape(-1, dim).T).view(-1, heads, classes)
+
+
+def _copy_heads(kept: Tensor, value: Tensor, heads: Tensor) -> None:
+    """Overwrite some heads of what is kept."""
+    kept.copy_(torch.where(heads.view(-1, *[1] * (value.dim() - 1)), value, kept))
+
+
+def _blocks(features: Features, device: torch.device | None = None) -> Iterator[Tensor]:
+    """All rows in order, some at a time."""
+    step = max(1, _BLOCK // features.dim)
+    for start in range(0, len(features), step):
+        yield features.batch(torch.arange(start, min(start + step, len(features)), device=device))
+
+
+def _positives(truth: Truth) -> tuple[Tensor, Tensor | None]:
+    """Where a label is present, (N, L) bool, and which entries count (None: all)."""
+    if isinstance(truth, Labels):
+        table = torch.from_numpy(truth.dense())
+    else:
+        table = torch.as_tensor(truth)
+        if table.dim() != 2:
+            raise InputError(f"the truth must be a table of (rows, classes), not {tuple(table.shape)}")
+    known = table != 0
+    return table > 0, known if bool((table < 0).any()) and not bool(known.all()) else None
+
+
+def _device(name: str | torch.device) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"the device is {str(device)!r}, but there is no GPU here: use 'cpu'")
+    return device
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar over epochs of heads; none where the total is 0."""
+    if not total:
+        yield lambda heads: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("linear heads"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("left"), TimeRemainingColumn()) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda heads: bar.update(task, advance=heads)
+
+
+@dataclass(frozen=True)
+class LinearData:
+    """What the linear protocol takes of a data set. `truth` is that of the training rows, where anyone has it."""
+
+    features: Features
+    labels: Labels
+    validation: tuple[Features, Labels]
+    test: tuple[Features, Labels]
+    truth: Labels | None = None
+
+    @classmethod
+    def from_pack(cls, pack: Pack, features: str | None = None) -> "LinearData":
+        """The rows of a pack by its split; `features` names the file where there are several."""
+        store = pack.features(features)
+        return cls(
+            features=FeatureRows(store, pack.train),
+            labels=pack.training_labels(),
+            validation=(FeatureRows(store, pack.val), pack.full_labels(pack.val)),
+            test=(FeatureRows(store, pack.test), pack.full_labels(pack.test)),
+            truth=pack.full_labels(pack.train) if pack.known[pack.train].all() else None,
+        )
+
+    @cached_property
+    def observed_and_negatives(self) -> Labels | None:
+        """The observed labels and every true negative: what IUN is trained on."""
+        if self.truth is None:
+            return None
+        observed, truth = self.labels.dense(), self.truth.dense()
+        return Labels.from_matrix(np.where(truth < 0, truth, observed), self.labels.classes)
+
+
+def linear_grid(
+    data: LinearData | Pack,
+    methods: Sequence[str | tuple[str, Mapping[str, Any]]],
+    *,
+    learning_rates: Sequence[float] = LEARNING_RATES,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    seeds: Sequence[int] = (0, 1, 2),
+    epochs: int = 25,
+    k: float | None = None,
+    device: str | torch.device = "cpu",
+    early_stopping: Literal["first-drop"] | int | None = None,
+    memory_limit: int = 2**31,
+    progress: bool = True,
+) -> list[dict[str, Any]]:
+    """The Linear half of Cole et al.'s Table 1 for one data set: one row for every method and seed.
+
+    A method is a name, or a name with settings. Its learning rate and batch size are those with the best
+    validation mAP, averaged over the seeds. `test_map` is the mAP of the test rows, a class without a positive
+    left out; `train_recovery_map` that of the training rows' labels that were not observed (None where nobody
+    knows them). All are shares of 1.
+    """
+    if isinstance(data, Pack):
+        data = LinearData.from_pack(data)
+    named = [(m, {}) if isinstance(m, str) else (m[0], dict(m[1])) for m in methods]
+    for name, _ in named:
+        if name not in METHODS:
+            raise InputError(f"there is no method named {name!r}; there are {', '.join(sorted(METHODS))}")
+    specs = [
+        HeadSpec(name, settings, rate, size, seed)
+        for name, settings in named
+        for rate in learning_rates
+        for size in batch_sizes
+        for seed in seeds
+    ]
+    results = train_heads(
+        data.features,
+        data.labels,
+        specs,
+        epochs=epochs,
+        validation=data.validation,
+        k=k,
+        device=device,
+        early_stopping=early_stopping,
+        full_labels=data.truth,
+        negatives_labels=data.observed_and_negatives,
+        memory_limit=memory_limit,
+        progress=progress,
+    )
+    rows: list[dict[str, Any]] = []
+    per_method = len(results) // len(named)
+    for m in range(len(named)):
+        by_setting = itertools.batched(results[m * per_method : (m + 1) * per_method], len(seeds))
+        for result in max(by_setting, key=lambda runs: sum(_best_score(run) for run in runs)):
+            rows.append(_grid_row(result, data))
+    return rows
+
+
+def _best_score(result: HeadResult) -> float:
+    return max((score for score in result.validation if math.isfinite(score)), default=-math.inf)
+
+
+def _grid_row(result: HeadResult, data: LinearData) -> dict[str, Any]:
+    features, truth = data.test
+    recovery = None
+    if data.truth is not None:
+        unobserved = data.labels.dense() == 0
+        recovery = mean_average_precision(result.score(data.features), data.truth.dense(), mask=unobserved)
+    spec = result.spec
+    return {
+        "method": spec.method,
+        "settings": dict(spec.settings),
+        "learning_rate": spec.learning_rate,
+        "batch_size": spec.batch_size,
+        "seed": spec.seed,
+        "best_epoch": result.best_epoch,
+        "validation_map": _best_score(result),
+        "test_map": mean_average_precision(result.score(features), truth.dense()),
+        "train_recovery_map": recovery,
+    }

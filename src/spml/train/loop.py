@@ -1,0 +1,498 @@
+"""The training loop: one way from rows to a trained run, resumable at any step.
+
+Every random number is a function of (seed, step), so a checkpoint holds weights, optimiser, what the method
+remembers and the step, and nothing else: a run killed and resumed ends with the bytes of one that was not.
+"""
+
+import copy
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from .. import __version__
+from ..data import views
+from ..errors import InputError
+from ..labels import Labels
+from ..methods import Batch, Clock, Method, Problem
+from ..metrics import average_precision
+from .checkpoint import (
+    load_optimiser,
+    optimiser_tensors,
+    read_tensors,
+    with_prefix,
+    without_prefix,
+    write_tensors,
+    write_text,
+)
+from .graph import StepGraph
+from .log import RunLog, Tracker
+from .processes import Processes
+from .settings import TrainSettings
+
+
+class Store(Protocol):
+    """Rows of images (uint8, B×3×S×S) or features (float, B×D)."""
+
+    def batch(self, rows: Any) -> Tensor: ...
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows of a store and what is known of their labels: label row i belongs to store row rows[i]."""
+
+    store: Store
+    rows: np.ndarray
+    labels: Labels
+
+    def __post_init__(self) -> None:
+        if len(self.rows) != len(self.labels):
+            raise InputError(f"{len(self.rows)} rows were given with labels for {len(self.labels)}")
+
+
+class Gathered(tuple[Tensor, Tensor | None, Tensor | None]):
+    """A classifier's outputs for the whole batch, from every process's share."""
+
+    @property
+    def logits(self) -> Tensor:
+        return self[0]
+
+    @property
+    def embeddings(self) -> Tensor | None:
+        return self[1]
+
+    @property
+    def maps(self) -> Tensor | None:
+        return self[2]
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """The device to train on: the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device {name} was asked for, but there is no GPU here; use device cpu")
+    return torch.device(name)
+
+
+def check_labels(method: Method, labels: Labels) -> None:
+    """A method that needs more than positives says so before the first step."""
+    if method.needs.labels == "full" and not labels.is_full:
+        raise InputError(f"method {method.name!r} needs full labels, but some labels of the training rows are unknown")
+    if method.needs.labels == "negatives" and not labels.counts().negatives.any():
+        raise InputError(f"method {method.name!r} needs known negatives, but the training rows have none")
+
+
+def selection_score(probabilities: Tensor, labels: Labels) -> float:
+    """How good predictions are, by what is known: mean AP on full labels, else of the known positives.
+
+    With single positives every other label counts as absent. That lowers the AP of a class by about the same
+    factor for every set of predictions, so the order of epochs and settings survives.
+    """
+    positive = torch.from_numpy(labels.dense() > 0).to(probabilities.device)
+    return float(average_precision(probabilities, positive).nanmean())
+
+
+def step_seed(seed: int, step: int, stream: int) -> int:
+    """An independent seed for every (seed, step, stream)."""
+    return int(np.random.SeedSequence([seed, step, stream]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class Run:
+    """One training run in its folder: `fit` starts it, or goes on where its last checkpoint stands.
+
+    The folder holds run.json (all settings), log.jsonl, last.safetensors (the checkpoint), best.safetensors (the
+    network of the best epoch, raw or averaged weights, whichever validated better) and best-memory.safetensors
+    (what the method remembered then).
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        classifier: nn.Module,
+        method: Method,
+        training: Examples,
+        validation: Examples | None = None,
+        settings: TrainSettings | None = None,
+        *,
+        k: float | None = None,
+        device: str = "auto",
+        trackers: tuple[Tracker, ...] = (),
+        progress: bool = True,
+    ) -> None:
+        self.folder = Path(folder)
+        self.settings = settings or TrainSettings()
+        self.method, self.training, self.validation, self.k = method, training, validation, k
+        check_labels(method, training.labels)
+        self.processes = Processes()
+        self.device = choose_device(device)
+        if self.device.type == "cuda" and self.processes.count > 1:
+            self.device = torch.device("cuda", self.processes.local_rank)
+        self.processes.start(self.device)
+        self.progress = progress and self.processes.first
+        self.log = RunLog(self.folder / "log.jsonl", trackers if self.processes.first else ())
+
+        method.prepare(Problem(training.labels, k=k, seeds=self.settings.seed))
+        self.method.to(self.device)
+        self.classifier = classifier.to(self.device).to(memory_format=torch.channels_last)
+        self.average = copy.deepcopy(self.classifier).requires_grad_(False) if self.settings.averaging else None
+        self.optimiser = self._make_optimiser()
+        self.batches = math.ceil(len(training.rows) / self.settings.batch_size)
+        self.step = 0
+        self.best: dict[str, Any] = {"score": None, "epoch": 0, "weights": "raw"}
+        self.stale = 0  # epochs since the best
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        self._interrupted = threading.Event()
+        self._graph = (
+            StepGraph(lambda batch, clock: self._optimise(batch, clock, True), self.device) if self._fixed() else None
+        )
+
+    # -- what the run is ------------------------------------------------------------------------------------------
+
+    def record(self) -> dict[str, Any]:
+        """Everything that decides the outcome; a resume with other values is refused."""
+        return {
+            "spml": __version__,
+            "method": {"name": self.method.name, **asdict(self.method.settings)},
+            "train": self.settings.as_record(),
+            "model": getattr(self.classifier, "description", {"module": type(self.classifier).__name__}),
+            "data": {
+                "rows": len(self.training.rows),
+                "labels": self.training.labels.fingerprint(),
+                "validation": None if self.validation is None else self.validation.labels.fingerprint(),
+            },
+            "k": self.k,
+            "classes": list(self.training.labels.classes),
+        }
+
+    def _make_optimiser(self) -> torch.optim.Optimizer:
+        classifier, rate = self.classifier, self.settings.learning_rate
+        if self.settings.head_rate != 1 and hasattr(classifier, "head_parameters"):
+            groups: list[dict[str, Any]] = [
+                {"params": list(classifier.backbone_parameters()), "multiple": 1.0},
+                {"params": list(classifier.head_parameters()), "multiple": self.settings.head_rate},
+            ]
+        else:
+            groups = [{"params": list(classifier.parameters()), "multiple": 1.0}]
+        own = [
+            {"params": p, "multiple": multiple, "weight_decay": 0.0} for p, multiple in self.method.parameter_groups()
+        ]
+        for group in groups + own:
+            group["lr"] = torch.tensor(rate * group["multiple"], device=self.device)
+        make = torch.optim.AdamW if self.settings.optimiser == "adamw" else torch.optim.Adam
+        on_gpu = self.device.type == "cuda"
+        return make(groups + own, weight_decay=self.settings.weight_decay, fused=on_gpu, capturable=on_gpu)
+
+    # -- one step -------------------------------------------------------------------------------------------------
+
+    def _order(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng(step_seed(self.settings.seed, epoch, 0)).permutation(len(self.training.rows))
+
+    def _batch(self, positions: np.ndarray) -> Batch:
+        """The views of this process's share, the rows and labels of all."""
+        share = positions[self.processes.share(len(positions))]
+        pixels = self.training.store.batch(self.training.rows[share]).to(self.device, non_blocking=True)
+        rows = torch.from_numpy(positions).to(self.device, non_blocking=True)
+        labels = self.training.labels.batch(positions, self.device)
+        kinds = self.method.needs.views
+        if pixels.dim() == 2:  # features have no views
+            return Batch(rows, labels, (pixels,) * len(kinds))
+        drawn, made = [], []
+        for stream, kind in enumerate(kinds):
+            generator = torch.Generator().manual_seed(step_seed(self.settings.seed, self.step, 1 + stream))
+            parameters = views.draw(kind, len(positions), self.settings.views, generator)
+            drawn.append(parameters)
+            made.append(views.apply(pixels, parameters.take(self.processes.share(len(positions)))))
+        return Batch(rows, labels, tuple(made), tuple(drawn))
+
+    def _loss(self, batch: Batch, clock: Clock) -> Tensor:
+        total = len(batch.rows)
+
+        def model(view: Tensor) -> Gathered:
+            outputs = self.classifier(view.contiguous(memory_format=torch.channels_last) if view.dim() == 4 else view)
+            parts = (outputs.logits, outputs.embeddings, outputs.maps)
+            return Gathered(None if part is None else self.processes.gather(part, total) for part in parts)
+
+        loss = self.method.loss(batch, model, clock)
+        penalty = self.method.penalty(self.classifier.parameters())
+        return loss if penalty is None else loss + penalty
+
+    def _optimise(self, batch: Batch, clock: Clock, move: bool) -> None:
+        """Forward, backward and, where `move`, a step of the optimiser."""
+        with self._autocast():
+            loss = self._loss(batch, clock)
+        (loss / self.settings.accumulate).backward()
+        self.loss_sum += loss.detach()
+        if not move:
+            return
+        # Only the classifier's gradients differ between processes: the method's are those of the whole batch.
+        self.processes.average_gradients(list(self.classifier.parameters()))
+        if self.settings.clip is not None:
+            nn.utils.clip_grad_norm_(self.classifier.parameters(), self.settings.clip)
+        self.optimiser.step()
+        self.method.after_step(self.optimiser.param_groups[0]["lr"])
+        self.optimiser.zero_grad(set_to_none=True)
+        if self.average is not None and self.settings.averaging is not None:
+            decay = self.settings.averaging
+            with torch.no_grad():
+                mine, theirs = list(self.average.state_dict().values()), list(self.classifier.state_dict().values())
+                floats = [(a, b) for a, b in zip(mine, theirs, strict=True) if a.is_floating_point()]
+                torch._foreach_lerp_([a for a, _ in floats], [b for _, b in floats], 1 - decay)
+
+    def _train_step(self, positions: np.ndarray, clock: Clock) -> None:
+        rate = self.settings.rate_at(clock.step / max(clock.steps, 1))
+        for group in self.optimiser.param_groups:
+            group["lr"].fill_(rate * group["multiple"])
+        batch = self._batch(positions)
+        # Dropout's numbers: a function of the step, and different in every process.
+        torch.manual_seed(step_seed(self.settings.seed, clock.step, 100 + self.processes.rank))
+        last_of_epoch = (clock.step + 1) % self.batches == 0
+        move = (clock.step + 1) % self.settings.accumulate == 0 or last_of_epoch
+        if self._graph is not None:
+            self._graph.run(batch, clock)
+        else:
+            self._optimise(batch, clock, move)
+
+    def _fixed(self) -> bool:
+        """Whether every step is the same sequence of kernels, so that one recording serves all."""
+        alone = self.processes.count == 1 and self.settings.accumulate == 1
+        return self.device.type == "cuda" and self.settings.graphs and alone and not self.method.needs.geometry
+
+    def _autocast(self) -> Any:
+        if self.settings.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
+
+    # -- predictions ----------------------------------------------------------------------------------------------
+
+    def predict(self, examples: Examples, network: nn.Module | None = None) -> Tensor:
+        """Probabilities for all rows, in evaluation mode; every process predicts its share and holds all."""
+        return predict(
+            network or self.classifier,
+            examples.store,
+            examples.rows,
+            device=self.device,
+            batch_size=self.settings.evaluation_batch,
+            precision=self.settings.precision,
+            processes=self.processes,
+        )
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def fit(self) -> dict[str, Any]:
+        """Train to the end; returns the best epoch's {score, epoch, weights}."""
+        self._open()
+        steps = self.batches * self.settings.epochs
+        with self._progress(steps) as advance, self._interruptible():
+            while self.step < steps and not self._stopped():
+                epoch = self.step // self.batches + 1
+                self._run_epoch(epoch, steps, advance)
+        self.log.write("end", self.step, **self.best)
+        return self.best
+
+    def _run_epoch(self, epoch: int, steps: int, advance: Callable[[str], None]) -> None:
+        order = self._order(epoch)
+        started, saved = time.perf_counter(), time.perf_counter()
+        size, first = self.settings.batch_size, self.step % self.batches
+        self.classifier.train()
+        self.method.train()
+        for number in range(first, self.batches):
+            clock = Clock(epoch, self.settings.epochs, self.step, steps)
+            self._train_step(order[number * size : (number + 1) * size], clock)
+            self.step += 1
+            advance(f"epoch {epoch}/{self.settings.epochs}")
+            at_end = number + 1 == self.batches
+            if self._interrupted.is_set() or time.perf_counter() - saved > self.settings.checkpoint_seconds:
+                if not at_end:
+                    self._save()
+                    saved = time.perf_counter()
+                if self._interrupted.is_set():
+                    if at_end:
+                        self._end_epoch(epoch, steps, started, self.batches - first)
+                    raise KeyboardInterrupt
+        self._end_epoch(epoch, steps, started, self.batches - first)
+
+    def _end_epoch(self, epoch: int, steps: int, started: float, batches: int) -> None:
+        trained = time.perf_counter() - started
+        mean_loss = float(self.loss_sum) / self.batches
+        if not math.isfinite(mean_loss):
+            raise InputError(
+                f"the loss became {mean_loss} in epoch {epoch}: try a learning rate below {self.settings.learning_rate}"
+            )
+        self.loss_sum.zero_()
+        buffers = [b for b in self.classifier.buffers() if b.is_floating_point()]
+        self.processes.synchronise(buffers)
+        if self.method.needs.epoch_predictions:
+            self.method.end_epoch(self.predict(self.training), Clock(epoch, self.settings.epochs, self.step, steps))
+        scores: dict[str, float] = {}
+        if self.validation is not None:
+            scores["raw"] = selection_score(self.predict(self.validation), self.validation.labels)
+            if self.average is not None:
+                scores["averaged"] = selection_score(
+                    self.predict(self.validation, self.average), self.validation.labels
+                )
+        self._keep_best(epoch, scores)
+        self.log.write(
+            "epoch",
+            self.step,
+            epoch=epoch,
+            loss=mean_loss,
+            **{f"validation_{weights}": score for weights, score in scores.items()},
+            seconds=round(trained, 3),
+            evaluation_seconds=round(time.perf_counter() - started - trained, 3),
+            rows_per_second=round(batches * self.settings.batch_size / trained, 1),
+            learning_rate=float(self.optimiser.param_groups[0]["lr"]),
+        ) if self.processes.first else None
+        self._save()
+
+    def _keep_best(self, epoch: int, scores: dict[str, float]) -> None:
+        """Without validation the last epoch is the best, with averaged weights where there are any."""
+        if scores:
+            weights, score = max(scores.items(), key=lambda item: item[1])
+            improved = self.best["score"] is None or score > self.best["score"]
+        else:
+            weights, score, improved = ("averaged" if self.average is not None else "raw"), None, True
+        self.stale = 0 if improved else self.stale + 1
+        if improved:
+            self.best = {"score": score, "epoch": epoch, "weights": weights}
+            if self.processes.first:
+                network = self.average if weights == "averaged" and self.average is not None else self.classifier
+                record = {**self.record(), "best": self.best}
+                write_tensors(self.folder / "best-memory.safetensors", self.method.state_dict(), record)
+                write_tensors(self.folder / "best.safetensors", network.state_dict(), record)
+
+    def _stopped(self) -> bool:
+        patience = self.settings.early_stopping
+        return patience is not None and self.stale >= patience
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Start a new run, or load the checkpoint of one begun with the same settings."""
+        path, last = self.folder / "run.json", self.folder / "last.safetensors"
+        if path.exists():
+            refuse_other_settings(path, self.record())
+        elif self.processes.first:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps(self.record(), indent=2))
+        if last.exists():
+            self._load(last)
+        else:
+            self._save()  # the first checkpoint: what the very start looked like
+        if self.processes.first:
+            self.log.cut(self.step)
+        self.processes.wait()
+
+    def _save(self) -> None:
+        if not self.processes.first:
+            return
+        tensors = {
+            **with_prefix("network", self.classifier.state_dict()),
+            **with_prefix("method", self.method.state_dict()),
+            **with_prefix("optimiser", optimiser_tensors(self.optimiser)),
+            "loss_sum": self.loss_sum,
+        }
+        if self.average is not None:
+            tensors.update(with_prefix("average", self.average.state_dict()))
+        record = {"step": self.step, "best": self.best, "stale": self.stale, "labels": self.record()["data"]["labels"]}
+        write_tensors(self.folder / "last.safetensors", tensors, record)
+
+    def _load(self, path: Path) -> None:
+        tensors, record = read_tensors(path)
+        refuse_other_labels(path, record["labels"], self.training.labels)
+        self.classifier.load_state_dict(without_prefix("network", tensors))
+        self.method.load_state_dict(without_prefix("method", tensors))
+        load_optimiser(self.optimiser, without_prefix("optimiser", tensors))
+        if self.average is not None:
+            self.average.load_state_dict(without_prefix("average", tensors))
+        self.loss_sum.copy_(tensors["loss_sum"])
+        self.step, self.best, self.stale = record["step"], record["best"], record["stale"]
+
+    # -- seen and interrupted -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _progress(self, steps: int) -> Iterator[Callable[[str], None]]:
+        if not self.progress:
+            yield lambda text: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, TextColumn("left"), TimeRemainingColumn()) as bar:
+            task = bar.add_task(self.method.name, total=steps, completed=self.step)
+            yield lambda text: bar.update(task, advance=1, description=f"{self.method.name} {text}")
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C and a polite kill end the run after the current step, with a checkpoint."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        old = {s: signal.signal(s, lambda *_: self._interrupted.set()) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+
+def refuse_other_settings(path: Path, record: dict[str, Any]) -> None:
+    """A run goes on only with the settings it was begun with; says which differ."""
+
+    def flat(value: Any, name: str = "") -> dict[str, Any]:
+        if isinstance(value, dict):
+            parts = [flat(v, f"{name}.{key}" if name else key) for key, v in value.items()]
+            return {k: v for part in parts for k, v in part.items()}
+        return {name: value}
+
+    old = flat(json.loads(path.read_text(encoding="utf-8")))
+    new = flat(json.loads(json.dumps(record)))
+    missing = object()
+    differing = [n for n in sorted(old.keys() | new.keys()) if old.get(n, missing) != new.get(n, missing)]
+    if differing:
+        shown = "; ".join(f"{n} was {old.get(n)!r}, now {new.get(n)!r}" for n in differing[:5])
+        raise InputError(f"{path.parent} was begun with other settings: {shown}. Use them again, or another folder")
+
+
+def refuse_other_labels(path: Path, fingerprint: str, labels: Labels) -> None:
+    """What was remembered belongs to the labels it was remembered for."""
+    if fingerprint != labels.fingerprint():
+        raise InputError(f"{path} belongs to another data set: its labels are not those given now")
+
+
+@torch.no_grad()
+def predict(
+    network: nn.Module,
+    store: Store,
+    rows: np.ndarray,
+    *,
+    device: torch.device,
+    batch_size: int = 256,
+    precision: str = "32",
+    processes: Processes | None = None,
+) -> Tensor:
+    """Probabilities (N, L) in float32 for these rows of the store."""
+    processes = processes or Processes()
+    was_training = network.training
+    network.eval()
+    parts = []
+    for start in range(0, len(rows), batch_size):
+        chunk = rows[start : start + batch_size]
+        inputs = store.batch(chunk[processes.share(len(chunk))]).to(device, non_blocking=True)
+        if inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            logits = network(inputs).logits
+        parts.append(processes.gather(torch.sigmoid(logits.float()), len(chunk)))
+    network.train(was_training)
+    return torch.cat(parts) if parts else torch.zeros(0, 0, device=device)

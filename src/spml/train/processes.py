@@ -1,0 +1,91 @@
+"""Several processes as one: torchrun starts them, every batch is split among them and its outputs gathered.
+
+Each process runs its share of a batch through the network, then all of them hold the outputs of the whole batch and
+compute the same loss on it. Losses over a batch (EPR, large loss), what is remembered per row, and queues are thus
+what one process would have, with no merging.
+"""
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Processes:
+    """The group this process belongs to; a group of one needs no set-up and communicates nothing."""
+
+    def __init__(self) -> None:
+        self.count = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+
+    def start(self, device: torch.device) -> None:
+        """Join the group torchrun announced."""
+        if self.count > 1 and not dist.is_initialized():
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes files and shows progress."""
+        return self.rank == 0
+
+    def share(self, total: int) -> list[int]:
+        """The positions of a batch of `total` that this process takes: equal contiguous shares.
+
+        Where the batch does not divide, the last shares repeat its last position; `gather` drops the repeats.
+        """
+        each = -(-total // self.count)
+        return [min(position, total - 1) for position in range(self.rank * each, (self.rank + 1) * each)]
+
+    def gather(self, values: Tensor, total: int) -> Tensor:
+        """The values of the whole batch from everybody's share, differentiable; repeats are dropped."""
+        if self.count == 1:
+            return values
+        gathered: Tensor = _Gather.apply(values.contiguous(), self)
+        return gathered[:total]
+
+    def average_gradients(self, parameters: list[Tensor]) -> None:
+        """Replace every gradient by its mean over the processes, in one transfer."""
+        if self.count == 1:
+            return
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if not gradients:
+            return
+        flat = torch.cat([g.flatten() for g in gradients])
+        dist.all_reduce(flat)
+        flat /= self.count
+        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    def synchronise(self, tensors: list[Tensor]) -> None:
+        """Everybody takes the first process's values (network buffers such as running means)."""
+        if self.count > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
+    def wait(self) -> None:
+        """Until everybody is here."""
+        if self.count > 1:
+            dist.barrier()
+
+
+class _Gather(torch.autograd.Function):
+    """all_gather whose gradient needs no transfer.
+
+    Everybody computes the same loss of the gathered batch, so the gradients of all copies of a share sum to
+    `count` times this process's own; averaging parameter gradients divides that out again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, processes: Processes) -> Any:
+        ctx.processes, ctx.size = processes, values.shape[0]
+        parts = [torch.empty_like(values) for _ in range(processes.count)]
+        dist.all_gather(parts, values)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        start = ctx.processes.rank * ctx.size
+        return gradients[0][start : start + ctx.size] * ctx.processes.count, None

@@ -1,0 +1,75 @@
+"""How a network is trained, apart from the method."""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+
+from ..data.views import ViewSettings
+from ..errors import InputError
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """The loop's settings. The defaults are Cole et al.'s fine-tuning protocol at its usual choice."""
+
+    epochs: int = 10
+    batch_size: int = 16
+    learning_rate: float = 1e-4
+    head_rate: float = 1.0  # the head moves at this multiple of the learning rate
+    optimiser: str = "adam"  # adam, adamw
+    weight_decay: float = 0.0
+    schedule: str = "constant"  # constant, cosine, one-cycle
+    warm_up: float = 0.0  # share of all steps over which the rate rises (cosine; one-cycle: 0.2 if left at 0)
+    averaging: float | None = None  # decay of the exponential moving average of the weights
+    accumulate: int = 1  # batches to a step of the optimiser
+    clip: float | None = None  # largest norm of the gradient
+    precision: str = "32"  # 32, bf16
+    early_stopping: int | None = None  # stop after this many epochs without improvement; 1 is the first drop
+    seed: int = 0
+    checkpoint_seconds: float = 60.0  # a checkpoint at least this often, and after every epoch
+    evaluation_batch: int = 256
+    graphs: bool = True  # on a GPU, record a step once and replay it
+    views: ViewSettings = field(default_factory=ViewSettings)
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("optimiser", ("adam", "adamw")),
+            ("schedule", ("constant", "cosine", "one-cycle")),
+            ("precision", ("32", "bf16")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+        for name in ("epochs", "batch_size", "accumulate", "evaluation_batch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.learning_rate > 0:
+            raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.averaging is not None and not 0 < self.averaging < 1:
+            raise InputError(f"averaging must lie between 0 and 1, not {self.averaging}")
+
+    def as_record(self) -> dict[str, object]:
+        """Plain values for a JSON file."""
+        return dataclasses.asdict(self)
+
+    def rate_at(self, progress: float) -> float:
+        """The learning rate when the share `progress` of all steps is done."""
+        return self.learning_rate * rate_factor(self.schedule, progress, self.warm_up)
+
+
+def rate_factor(schedule: str, progress: float, warm_up: float = 0.0) -> float:
+    """The share of the highest learning rate used at `progress` in [0, 1]."""
+    if schedule == "constant":
+        return min(1.0, progress / warm_up) if warm_up > 0 else 1.0
+    if schedule == "one-cycle":  # from 1/25 up to 1, then down to 1e-4 / 25, both along half a cosine
+        rise = warm_up or 0.2
+        if progress < rise:
+            return _between(1 / 25, 1.0, progress / rise)
+        return _between(1.0, 1e-4 / 25, (progress - rise) / (1 - rise))
+    if warm_up > 0 and progress < warm_up:
+        return progress / warm_up
+    return _between(1.0, 0.0, (progress - warm_up) / (1 - warm_up))
+
+
+def _between(start: float, end: float, share: float) -> float:
+    """From start to end along half a cosine."""
+    return end + (start - end) * (1 + math.cos(math.pi * min(share, 1.0))) / 2
