@@ -151,6 +151,7 @@ CASES = [
     Case("asl", oracle.asl, {"shift": 0.0, "detach_weight": True}, exact_gradient=False),
     Case("asl", oracle.asl, {"positive_focusing": 1.0, "negative_focusing": 2.0, "shift": 0.2}),
     Case("asl", oracle.asl, {"negative_focusing": 1.0, "shift": 0.0}),
+    Case("asl", oracle.asl, {"negative_focusing": 0.5}),  # a root, steep at the shift
     Case("las", oracle.las),
     Case("las", oracle.las, {"leverage": 0.3, "positive_focusing": 1.0, "negative_focusing": 2.0}),
     Case("lasd", oracle.lasd),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import unicodedata
 from collections import defaultdict
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from spml.data.features import FeatureStore
 from spml.data.images import FilePath, ImageStore, OnBadImage, Policy, Source
 from spml.errors import InputError
-from spml.labels import Entries, Labels, simulate, split
+from spml.labels import Labels, split
 from spml.labels.inputs import row_indices
 
 Int64 = npt.NDArray[np.int64]
@@ -26,6 +25,12 @@ Texts = npt.NDArray[np.str_]
 Float32 = npt.NDArray[np.float32]
 
 PHOTO_SIZE = 320
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""How people name the parts of a split (lower case)."""
 
 _closed = 0
 _lock = threading.Lock()
@@ -139,36 +144,6 @@ class Dataset:
         )
 
 
-def from_truth(
-    name: str,
-    store: ImageStore | FeatureStore,
-    names: Iterable[str],
-    truth: Truth,
-    train_rows: int,
-    *,
-    positives: int | None = 1,
-    seed: int = 1200,
-    notes: Iterable[str] = (),
-) -> Dataset:
-    """Cole et al.'s protocol on fully labelled rows, of which the first `train_rows` are the official training set.
-
-    `positives` of each training row are kept (None: all) by `labels.simulate`, a fifth of the training rows become
-    validation by `labels.split`, and of the other rows, the test set, nothing is known.
-    """
-    full = truth.open()
-    drawn = simulate(full.subset(np.arange(train_rows)), positives, seed=seed)
-    rows, columns = drawn.positives()
-    entries = Entries.from_coordinates(
-        rows, columns, np.ones(len(rows)), num_rows=len(full), num_classes=full.num_classes, default=0
-    )
-    train, validation = split(train_rows, seed=seed)
-    row_names = np.array(list(names), dtype=np.str_)
-    labels = Labels.from_entries(entries, full.classes, ids=row_names, origin=drawn.origin)
-    return Dataset(
-        name, store, row_names, labels, truth, train, validation, np.arange(train_rows, len(full)), tuple(notes)
-    )
-
-
 def carve(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 1200) -> tuple[Int64, Int64]:
     """Some of the labelled rows for validation: (train, validation), both ascending.
 
@@ -196,35 +171,6 @@ def open_store(
     if len(store) != len(sources):
         raise InputError(f"{features}: it has {len(store)} rows, the data {len(sources)}.")
     return store
-
-
-# What adapters share
-
-
-def need_file(path: Path, archive: str) -> Path:
-    """The path of an official file; where it is missing, the error says what holds it."""
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file; it comes in {archive}, unpacked with its folders as they are.")
-    return path
-
-
-def need_images(folder: Path, names: Sequence[str], archive: str) -> list[Path]:
-    """The paths of images in a folder, of which each is there."""
-    there = {directory: set(_listed(folder / directory)) for directory in {os.path.dirname(name) for name in names}}
-    missing = [name for name in names if os.path.basename(name) not in there[os.path.dirname(name)]]
-    if missing:
-        raise InputError(
-            f"{folder / missing[0]}: there is no such image ({len(missing)} of {len(names)} are missing); "
-            f"the images come in {archive}, unpacked with their folders as they are."
-        )
-    return [folder / name for name in names]
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def read_lines(path: Path) -> list[str]:
@@ -264,47 +210,26 @@ def class_notes(labels: Labels) -> list[str]:
     return notes
 
 
-@dataclass(frozen=True)
-class PaperCounts:
-    """What the papers' tables say of a data set."""
+def from_known(
+    name: str,
+    store: ImageStore | FeatureStore,
+    labels: Labels,
+    splits: Sequence[str],
+    notes: Iterable[str],
+    *,
+    validation_share: float,
+    seed: int,
+) -> Dataset:
+    """A user's own rows: labels with ids, and of each row whether it is for train, validation or test.
 
-    classes: int
-    train: int
-    validation: int
-    test: int
-    positives: str
-    """Positives a training image, with the decimals that are printed."""
-    fewest: int
-    most: int
-    where: str
-
-
-def count_mismatches(dataset: Dataset, paper: PaperCounts) -> list[str]:
-    """In words, every count that is not the papers'. Positives are counted over train and validation rows."""
-    found: list[tuple[str, Any, Any]] = [
-        ("classes", len(dataset.classes), paper.classes),
-        ("training images", len(dataset.train), paper.train),
-        ("validation images", len(dataset.validation), paper.validation),
-        ("test images", len(dataset.test), paper.test),
-    ]
-    if dataset.truth is not None:
-        rows = np.concatenate([dataset.train, dataset.validation])
-        per_row = dataset.truth.open().subset(rows).entries().per_row(1)
-        decimals = len(paper.positives.partition(".")[2])
-        found += [
-            ("positives a training image", f"{per_row.mean():.{decimals}f}", paper.positives),
-            ("fewest positives of a training image", int(per_row.min()), paper.fewest),
-            ("most positives of a training image", int(per_row.max()), paper.most),
-        ]
-    return [
-        f"{what}: {ours} here, {theirs} in the papers ({paper.where})" for what, ours, theirs in found if ours != theirs
-    ]
-
-
-def with_count_notes(dataset: Dataset, mismatches: list[str], strict: bool) -> Dataset:
-    """The data set with the mismatches among its notes; under `strict` they are an error."""
-    if mismatches and strict:
-        raise InputError(f"{dataset.name}: the counts are not those of the papers. {'; '.join(mismatches)}.")
-    from dataclasses import replace
-
-    return replace(dataset, notes=(*dataset.notes, *mismatches))
+    Where no row is for validation, some of the training rows become it (`carve`).
+    """
+    assert labels.ids is not None
+    parts: dict[str, Int64] = {
+        part: np.flatnonzero(np.array(splits) == part) for part in ("train", "validation", "test")
+    }
+    if not len(parts["train"]):
+        raise InputError(f"{name}: no row is for training.")
+    if not len(parts["validation"]):
+        parts["train"], parts["validation"] = carve(labels, parts["train"], share=validation_share, seed=seed)
+    return Dataset(name, store, labels.ids, labels, None, **parts, notes=(*notes, *class_notes(labels)))

@@ -94,10 +94,9 @@ def _decode(source: FilePath | bytes, size: int, policy: Policy, max_pixels: int
         raise _Unreadable("there is no such file") from error
     except UnidentifiedImageError as error:
         raise _Unreadable(f"this is no image of a known format ({', '.join(_FORMATS)})") from error
-    except (
-        Exception
-    ) as error:  # what Pillow raises on broken bytes is not documented: OSError, SyntaxError, struct.error…
-        raise _Unreadable(f"the image cannot be read ({str(error).rstrip('.') or type(error).__name__})") from error
+    except Exception as error:  # on broken bytes Pillow raises OSError, SyntaxError, struct.error and others
+        why = getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
+        raise _Unreadable(f"the image cannot be read ({why})") from error
 
 
 def _square(image: Image.Image, size: int, policy: Policy) -> UInt8:
@@ -315,6 +314,9 @@ class ImageStore:
         says whether the images are in memory.
         """
         target = torch.device(device)
+        if self._device_pixels is not None:
+            self._device_pixels = self._device_pixels.to(target)
+            return True
         if target.type == "cpu":
             return self._pixels is not None
         if target.type == "cuda" and not torch.cuda.is_available():
@@ -341,9 +343,9 @@ class ImageStore:
         return max(1, _BLOCK // (3 * self.size * self.size))
 
     def _all_read(self) -> None:
-        self._prepared = True
         if len(self._bad) == len(self):
             raise InputError(f"none of the {len(self)} images can be used; {self.name(0)}: {self._bad[0]}.")
+        self._prepared = True
 
     def _gather(self, index: npt.NDArray[np.int64], pin: bool = False) -> torch.Tensor:
         shape = (len(index), *self._shape[1:])
@@ -443,7 +445,7 @@ class ImageStore:
             for _, pixels in self._decoded(range(len(self)), progress):
                 part.write(blank if pixels is None else pixels.data)
             with _beside(file.with_suffix(".json")) as listed:  # first, so that the pixels never stand without it
-                listed.write(json.dumps(sorted(self._bad.items()), ensure_ascii=False).encode())
+                listed.write(json.dumps(sorted(self._bad.items())).encode())
 
 
 def free_memory() -> int:
@@ -478,7 +480,7 @@ def _shown(items: Iterable[_Item], progress: bool, what: str, total: int | None 
     from rich.console import Console
     from rich.progress import track
 
-    yield from track(items, what, total=total, console=Console(stderr=True), transient=True)
+    yield from track(items, what, total=total, console=Console(stderr=True))
 
 
 class _Archives:

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import interpolate
 
-from spml.data.dataset import Dataset, Truth, from_truth
+from spml.data.dataset import Dataset, Truth
 from spml.data.images import ImageStore
+from spml.data.official import from_truth
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.labels.inputs import check_seed
@@ -107,9 +108,9 @@ def _paint(rng: np.random.Generator, pixels: UInt8, present: npt.NDArray[np.int8
     dark, light = (rng.uniform(10, 110, (2, count, 3, 1, 1))).astype(np.float32)
     canvas = dark + (light - dark) * slope[:, None]
 
-    how_many = 1 + rng.choice(len(_DIGITS_A_SCENE), count, p=_DIGITS_A_SCENE)
+    how_many: npt.NDArray[np.int64] = 1 + rng.choice(len(_DIGITS_A_SCENE), count, p=_DIGITS_A_SCENE)
     # Exponential waiting times: the first of them are a draw without replacement by frequency.
-    order = np.argsort(rng.exponential(size=(count, len(CLASSES))) / _FREQUENCY, axis=1)
+    order: npt.NDArray[np.int64] = np.argsort(rng.exponential(size=(count, len(CLASSES))) / _FREQUENCY, axis=1)
     for scene in range(count):
         shown = order[scene, : how_many[scene]]
         present[scene, shown] = 1

@@ -47,7 +47,7 @@ def confident_entries(
     if capacity is None:
         chosen = takes_part.nonzero().squeeze(-1)
         return chosen, torch.ones_like(chosen, dtype=torch.bool)
-    chosen = score.topk(min(capacity, score.numel())).indices
+    chosen = score.topk(min(capacity, score.numel())).indices.sort().values
     return chosen, takes_part[chosen]
 
 

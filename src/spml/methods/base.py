@@ -13,7 +13,6 @@ from ..errors import InputError
 from ..labels import Labels
 from ..losses import settings_of
 
-
 ViewKind = Literal["plain", "weak", "strong"]
 
 

@@ -34,7 +34,7 @@ def average_precision(
     scores, positive, kept = scores_and_truth(scores, targets, mask)
     rows, classes = scores.shape
     on_cpu = scores.device.type == "cpu"
-    way, bytes_an_entry = (_by_counting, 10) if on_cpu else (_by_cumulating, 56)
+    way, bytes_an_entry = (_by_counting, 10) if on_cpu else (_by_cumulating, 48)
     result = torch.empty(classes, dtype=torch.float64, device=scores.device)
     for block in class_blocks(rows, classes, bytes_an_entry, memory):
         result[block] = way(scores[:, block], positive[:, block], None if kept is None else kept[:, block])

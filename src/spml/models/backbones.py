@@ -68,8 +68,8 @@ class SmallNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.down(images)
-        features = self.widen(features + self.residual(features))
-        return features
+        widened: Tensor = self.widen(features + self.residual(features))
+        return widened
 
 
 class TimmFeatures(nn.Module):
@@ -94,7 +94,7 @@ class TimmFeatures(nn.Module):
                     f"the backbone returns {tokens.shape[1]} tokens for an image of {tuple(images.shape[-2:])}, "
                     "which form no square map; use square images or another backbone"
                 )
-            return tokens.transpose(1, 2).unflatten(-1, (side, side))
+            return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)
         return features.permute(0, 3, 1, 2) if self.channels_last and features.ndim == 4 else features
 
 
@@ -236,7 +236,9 @@ def _timm(name: str, pretrained: bool, image_size: int | None) -> tuple[Any, int
     try:
         return timm.create_model(name, pretrained=pretrained, **settings), size
     except (AssertionError, TypeError, ValueError) as error:
-        raise InputError(f"timm's {name!r} cannot be a backbone at image_size {size} ({error})") from error
+        raise InputError(
+            f"timm's {name!r} cannot be a backbone at image_size {size} ({str(error) or type(error).__name__})"
+        ) from error
     except Exception as error:  # the network's own errors: each transport raises another family
         if not pretrained:
             raise

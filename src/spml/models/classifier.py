@@ -124,13 +124,16 @@ def build_classifier(
 
     `pretrained` concerns named backbones with ImageNet weights (`small` has none). `image_size`, `dropout`, `mean`
     and `std` default to the backbone's and the head's own: dropout 0, and 0.1 inside the label-wise head; mean and
-    std of a user's module are ImageNet's. A `LogitsOnly` comes back as it is.
+    std of a user's module are ImageNet's. A `Classifier`, such as
+    `LogitsOnly`, comes back as it is.
     """
     if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
         raise InputError(f"num_classes must be a whole number of at least 1, not {num_classes!r}")
     if isinstance(backbone, Classifier):
         if backbone.num_classes != num_classes:
             raise InputError(f"the given classifier has {backbone.num_classes} classes, not {num_classes}")
+        if head != "linear" or dropout is not None or head_settings:
+            raise InputError("the given classifier already has its head; leave head, dropout and head settings out")
         return backbone
     if dropout is not None:
         head_settings["dropout"] = dropout

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from ..data.features import FeatureStore
 from ..data.pack import Pack
@@ -188,37 +189,44 @@ def train_heads(
     return [results[i] for i in range(len(specs))]
 
 
-class _Tables:
-    """The label tables methods are trained on, by what they need of them."""
+class _Table:
+    """A label table whose batches are made on the device."""
 
-    def __init__(
-        self, labels: Labels, full: Labels | None, negatives: Labels | None, device: torch.device | str
-    ) -> None:
-        self.device = device
-        self._given = {"positives": labels, "full": full, "negatives": negatives}
+    def __init__(self, labels: Labels, device: torch.device) -> None:
+        self.labels, self.device = labels, device
+        small = len(labels) * labels.num_classes <= _DENSE_LABELS
+        self._dense = torch.from_numpy(labels.dense()).to(device) if small else None
+
+    def batch(self, rows: Tensor) -> Tensor:
+        """int8 (B, L)."""
+        return self.labels.batch(rows, self.device) if self._dense is None else self._dense.index_select(0, rows)
+
+
+class _Tables:
+    """The label tables there are, by what a method may need of one."""
+
+    def __init__(self, labels: Labels, full: Labels | None, negatives: Labels | None, device: torch.device) -> None:
         for name, table in (("full_labels", full), ("negatives_labels", negatives)):
             if table is not None and table.shape != labels.shape:
-                raise InputError(f"{name} is a table of {table.shape}, but the labels of {labels.shape}")
-        self._dense: dict[str, Tensor] = {}
+                raise InputError(f"{name} is a table of {table.shape}, but labels one of {labels.shape}")
+        self.shape = labels.shape
+        self._given = {"positives": labels, "full": full or labels, "negatives": negatives or labels}
+        self._device = device
+        self._made: dict[str, _Table] = {}
 
-    def table(self, name: str, need: str) -> Labels:
-        """The table for a method that needs "positives", "negatives" or "full" labels."""
-        given = self._given[need] or self._given["positives"]
-        assert given is not None
-        if need == "full" and not given.is_full:
-            raise InputError(f"method {name!r} needs full labels, but some are unknown: give full_labels")
-        if need == "negatives" and not given.counts().negatives.any():
-            raise InputError(f"method {name!r} needs known negatives, but there are none: give negatives_labels")
-        return given
-
-    def batch(self, name: str, need: str, rows: Tensor) -> Tensor:
-        """int8 (B, L) on the device."""
-        table = self.table(name, need) if need not in self._dense else None
-        if table is not None and len(table) * table.num_classes > _DENSE_LABELS:
-            return table.batch(rows, self.device)
-        if table is not None:
-            self._dense[need] = torch.from_numpy(table.dense()).to(self.device)
-        return self._dense[need].index_select(0, rows)
+    def of(self, asking: Method) -> _Table:
+        """The table for a method; an error if it needs more than is known."""
+        need = asking.needs.labels
+        if need not in self._made:
+            given = self._given[need]
+            if need == "full" and not given.is_full:
+                raise InputError(f"method {asking.name!r} needs full labels, but some are unknown: give full_labels")
+            if need == "negatives" and not given.counts().negatives.any():
+                raise InputError(
+                    f"method {asking.name!r} needs known negatives, but there are none: give negatives_labels"
+                )
+            self._made[need] = _Table(given, self._device)
+        return self._made[need]
 
 
 @dataclass(frozen=True)
@@ -238,7 +246,7 @@ class _Task:
 
     @property
     def classes(self) -> int:
-        return self.tables.table("", "positives").num_classes
+        return self.tables.shape[1]
 
     def method(self, spec: HeadSpec, seeds: tuple[int, ...]) -> Method:
         """The method of a head, prepared for as many heads as there are seeds."""
@@ -248,7 +256,7 @@ class _Task:
                 f"method {spec.method!r} is made for the head {made.needs.head!r}, which features cannot have: "
                 f"it cannot be trained on them"
             )
-        made.prepare(Problem(self.tables.table(spec.method, made.needs.labels), k=self.k, seeds=seeds))
+        made.prepare(Problem(self.tables.of(made).labels, k=self.k, seeds=seeds))
         for name, state in made.state_dict().items():
             if state.shape[:1] != (len(seeds),):
                 raise InputError(f"method {spec.method!r} cannot train many heads: its {name!r} is not one a head")
@@ -307,50 +315,58 @@ class _Block:
     def __init__(self, specs: Sequence[HeadSpec], heads: slice, task: _Task) -> None:
         self.heads = heads  # among the group's heads, in order of method
         self.method = task.method(specs[0], tuple(spec.seed for spec in specs))
+        self.table = task.tables.of(self.method)
         self.rates = [spec.learning_rate for spec in specs]
         self.rate = torch.tensor(self.rates, device=task.device)[:, None, None]
         self.has_penalty = type(self.method).penalty is not Method.penalty
-        self.stream = torch.cuda.Stream() if task.device.type == "cuda" else None
+        self.stream = _new_stream() if task.device.type == "cuda" else None
 
     @torch.enable_grad()
-    def gradient(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
-        """d objective / d logits, (h, B, L). The gradients of the method's own parameters stay in their `.grad`."""
+    def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
+        """The heads' values (h,) and the leaf (h, B, L) that takes the gradient of their logits."""
         leaf = logits.detach().requires_grad_()
-        self.method.objective(leaf, labels, rows, clock).sum().backward()  # type: ignore[no-untyped-call]
-        assert leaf.grad is not None
-        return leaf.grad
+        return self.method.objective(leaf, labels, rows, clock), leaf
 
 
 class _HeadwiseAdam:
-    """torch's fused Adam over tensors whose first dimension is heads, each head at its own learning rate.
+    """Adam over tensors whose first dimension is heads, each head at its own learning rate.
 
-    Neighbouring heads of one rate are moved together, as a view of their part of the tensor.
+    torch's fused kernel takes one rate, so neighbouring heads of one rate are moved together. It is called without
+    the `Optimizer` around it, whose making alone imports two seconds of compiler.
     """
 
     def __init__(self, tensors: Sequence[tuple[Tensor, Sequence[float]]]) -> None:
-        parts: dict[float, list[Tensor]] = defaultdict(list)
-        self._loose: list[tuple[Tensor, slice, Tensor]] = []  # parts whose gradient autograd makes anew every step
+        # rate -> (the whole tensor, the heads of that rate, their first and second moments, how often they moved)
+        self._parts: dict[float, list[tuple[Tensor, slice, Tensor, Tensor, Tensor]]] = defaultdict(list)
         for tensor, rates in tensors:
+            first, second = torch.zeros_like(tensor), torch.zeros_like(tensor)
             start = 0
             for rate, run in itertools.groupby(rates):
                 heads = slice(start, start + len(list(run)))
                 start = heads.stop
-                part = nn.Parameter(tensor.detach()[heads])
-                parts[rate].append(part)
-                if tensor.grad is None:
-                    self._loose.append((tensor, heads, part))
-                else:
-                    part.grad = tensor.grad[heads]
-        on_gpu = tensors[0][0].device.type == "cuda"
-        groups = [{"params": params, "lr": rate} for rate, params in parts.items()]
-        self._adam = torch.optim.Adam(groups, fused=True, capturable=on_gpu)
+                moves = torch.zeros((), device=tensor.device)
+                self._parts[rate].append((tensor, heads, first[heads], second[heads], moves))
 
+    @torch.no_grad()
     def step(self) -> None:
-        for tensor, heads, part in self._loose:
-            part.grad = None if tensor.grad is None else tensor.grad[heads]
-        self._adam.step()
-        for tensor, _, _ in self._loose:
-            tensor.grad = None
+        for rate, parts in self._parts.items():
+            moved = [part for part in parts if part[0].grad is not None]
+            adam(
+                [tensor[heads] for tensor, heads, *_ in moved],
+                [tensor.grad[heads] for tensor, heads, *_ in moved],  # type: ignore[index]
+                [first for _, _, first, _, _ in moved],
+                [second for *_, second, _ in moved],
+                [],
+                [moves for *_, moves in moved],
+                fused=True,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=rate,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )
 
 
 class _Group:
@@ -373,19 +389,21 @@ class _Group:
             self.blocks.append(_Block(members, slice(start, start + len(members)), task))
             start += len(members)
 
+        self.tables = {block.table for block in self.blocks}
         weight, bias = linear_start(dim, classes, self.seed)
         self.weight = weight.to(task.device).repeat(heads, 1, 1)  # (H, L, D)
         self.bias = bias.to(task.device).repeat(heads, 1)  # (H, L)
-        self.weight.grad, self.bias.grad = torch.zeros_like(self.weight), torch.zeros_like(self.bias)
+        self.weight.grad = self.weight_gradient = torch.zeros_like(self.weight)
+        self.bias.grad = self.bias_gradient = torch.zeros_like(self.bias)
         rates = [spec.learning_rate for spec in self.specs]
-        own = [
+        self.own = [
             (p, [multiple * rate for rate in block.rates])
             for block in self.blocks
             for parameters, multiple in block.method.parameter_groups()
             for p in parameters
         ]
-        self.adam = _HeadwiseAdam([(self.weight, rates), (self.bias, rates), *own])
-        self.stream = torch.cuda.Stream() if task.device.type == "cuda" else None
+        self.adam = _HeadwiseAdam([(self.weight, rates), (self.bias, rates), *self.own])
+        self.stream = _new_stream() if task.device.type == "cuda" else None
         self.order = torch.empty(0, dtype=torch.int64)
 
         self.scores: list[list[float]] = [[] for _ in self.specs]
@@ -401,26 +419,28 @@ class _Group:
     @torch.no_grad()
     def step(self, rows: Tensor, clock: Clock) -> None:
         """One batch for every head."""
-        tables = self.task.tables
         x = self.task.features.batch(rows).to(self.task.device)
         heads, classes, dim = self.weight.shape
         logits = torch.addmm(self.bias.view(-1), x, self.weight.view(-1, dim).T).view(-1, heads, classes)
         by_method = logits.index_select(1, self.by_method).transpose(0, 1)
-        needs = {b.method.needs.labels: b.method.name for b in self.blocks}
-        labels = {need: tables.batch(name, need, rows) for need, name in needs.items()}
+        labels = {table: table.batch(rows) for table in self.tables}
 
-        def gradient_of(block: _Block) -> Tensor:
-            return block.gradient(by_method[block.heads], labels[block.method.needs.labels], rows, clock)
+        def objective(block: _Block) -> tuple[Tensor, Tensor]:
+            return block.objective(by_method[block.heads], labels[block.table], rows, clock)
 
-        gradients = _side_by_side(gradient_of, self.blocks)
+        values, leaves = zip(*_side_by_side(objective, self.blocks), strict=True)
+        with torch.enable_grad():
+            torch.cat(values).sum().backward()  # type: ignore[no-untyped-call]
+        gradients = [leaf.grad for leaf in leaves]
         gradient = torch.cat(gradients).transpose(0, 1).index_select(1, self.by_rate)  # (B, H, L)
-        assert self.weight.grad is not None and self.bias.grad is not None
-        torch.mm(gradient.view(len(x), -1).T, x, out=self.weight.grad.view(-1, dim))
-        torch.sum(gradient, 0, out=self.bias.grad)
+        torch.mm(gradient.view(len(x), -1).T, x, out=self.weight_gradient.view(-1, dim))
+        torch.sum(gradient, 0, out=self.bias_gradient)
         for block in self.blocks:
             if block.has_penalty:
                 self._add_penalty(block)
         self.adam.step()
+        for parameter, _ in self.own:
+            parameter.grad = None
         for block in self.blocks:
             block.method.after_step(block.rate)
 
@@ -430,11 +450,11 @@ class _Group:
         with torch.enable_grad():
             leaves = [t.index_select(0, heads).requires_grad_() for t in (self.weight, self.bias)]
             penalty = block.method.penalty(leaves, heads=1)
-        if penalty is None:
-            return
-        for tensor, gradient in zip((self.weight, self.bias), torch.autograd.grad(penalty.sum(), leaves), strict=True):
-            assert tensor.grad is not None
-            tensor.grad.index_add_(0, heads, gradient)
+            if penalty is None:
+                return
+            of_weight, of_bias = torch.autograd.grad(penalty.sum(), leaves)
+        self.weight_gradient.index_add_(0, heads, of_weight)
+        self.bias_gradient.index_add_(0, heads, of_bias)
 
     # Between epochs
 
@@ -545,7 +565,7 @@ class _Judge:
 
     def scores(self, weight: Tensor, bias: Tensor) -> list[float]:
         """One score a head; NaN for a head that no longer predicts finite numbers."""
-        heads, classes, _ = weight.shape
+        heads = len(weight)
         together = max(1, 2**26 // self.positive.numel())  # heads whose logits are held at one time
         return [
             score
@@ -630,6 +650,10 @@ def _replay_epoch(groups: list[_Group], task: _Task, epoch: int) -> int:
         graph.replay()
     torch.cuda.synchronize(task.device)
     return full * size
+
+
+def _new_stream() -> torch.cuda.Stream:
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 class _Branch(Protocol):
@@ -803,9 +827,10 @@ def linear_grid(
     rows: list[dict[str, Any]] = []
     per_method = len(results) // len(named)
     for m in range(len(named)):
-        by_setting = itertools.batched(results[m * per_method : (m + 1) * per_method], len(seeds))
-        for result in max(by_setting, key=lambda runs: sum(_best_score(run) for run in runs)):
-            rows.append(_grid_row(result, data))
+        starts = range(m * per_method, (m + 1) * per_method, len(seeds))
+        by_setting = [results[start : start + len(seeds)] for start in starts]
+        best = max(by_setting, key=lambda runs: sum(_best_score(run) for run in runs))
+        rows += [_grid_row(result, data) for result in best]
     return rows
 
 

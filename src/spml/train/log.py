@@ -62,6 +62,10 @@ class RunLog:
             kept = [line for line in read_log(self.path) if line["step"] <= step]
             write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
+    def has(self, kind: str) -> bool:
+        """Whether a line of this kind is there."""
+        return self.path.exists() and any(line["kind"] == kind for line in read_log(self.path))
+
     def write(self, kind: str, step: int, **values: Any) -> None:
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")

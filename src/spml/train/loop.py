@@ -178,7 +178,8 @@ class Run:
         }
 
     def _make_optimiser(self) -> torch.optim.Optimizer:
-        classifier, rate = self.classifier, self.settings.learning_rate
+        classifier: Any = self.classifier  # a network of the user's own has no groups
+        rate = self.settings.learning_rate
         if self.settings.head_rate != 1 and hasattr(classifier, "head_parameters"):
             groups: list[dict[str, Any]] = [
                 {"params": list(classifier.backbone_parameters()), "multiple": 1.0},
@@ -299,7 +300,8 @@ class Run:
             while self.step < steps and not self._stopped():
                 epoch = self.step // self.batches + 1
                 self._run_epoch(epoch, steps, advance)
-        self.log.write("end", self.step, **self.best)
+        if self.processes.first and not self.log.has("end"):
+            self.log.write("end", self.step, **self.best)
         return self.best
 
     def _run_epoch(self, epoch: int, steps: int, advance: Callable[[str], None]) -> None:
@@ -313,16 +315,16 @@ class Run:
             self._train_step(order[number * size : (number + 1) * size], clock)
             self.step += 1
             advance(f"epoch {epoch}/{self.settings.epochs}")
-            at_end = number + 1 == self.batches
+            if number + 1 == self.batches:
+                break  # the end of an epoch makes its own checkpoint
             if self._interrupted.is_set() or time.perf_counter() - saved > self.settings.checkpoint_seconds:
-                if not at_end:
-                    self._save()
-                    saved = time.perf_counter()
-                if self._interrupted.is_set():
-                    if at_end:
-                        self._end_epoch(epoch, steps, started, self.batches - first)
-                    raise KeyboardInterrupt
+                self._save()
+                saved = time.perf_counter()
+            if self._interrupted.is_set():
+                raise KeyboardInterrupt
         self._end_epoch(epoch, steps, started, self.batches - first)
+        if self._interrupted.is_set():
+            raise KeyboardInterrupt
 
     def _end_epoch(self, epoch: int, steps: int, started: float, batches: int) -> None:
         trained = time.perf_counter() - started
@@ -344,18 +346,25 @@ class Run:
                     self.predict(self.validation, self.average), self.validation.labels
                 )
         self._keep_best(epoch, scores)
+        self._log_epoch(epoch, mean_loss, scores, trained, time.perf_counter() - started - trained, batches)
+        self._save()
+
+    def _log_epoch(
+        self, epoch: int, loss: float, scores: dict[str, float], trained: float, evaluated: float, batches: int
+    ) -> None:
+        if not self.processes.first:
+            return
         self.log.write(
             "epoch",
             self.step,
             epoch=epoch,
-            loss=mean_loss,
+            loss=loss,
             **{f"validation_{weights}": score for weights, score in scores.items()},
             seconds=round(trained, 3),
-            evaluation_seconds=round(time.perf_counter() - started - trained, 3),
+            evaluation_seconds=round(evaluated, 3),
             rows_per_second=round(batches * self.settings.batch_size / trained, 1),
             learning_rate=float(self.optimiser.param_groups[0]["lr"]),
-        ) if self.processes.first else None
-        self._save()
+        )
 
     def _keep_best(self, epoch: int, scores: dict[str, float]) -> None:
         """Without validation the last epoch is the best, with averaged weights where there are any."""

@@ -48,8 +48,10 @@ class TrainSettings:
             raise InputError(f"averaging must lie between 0 and 1, not {self.averaging}")
 
     def as_record(self) -> dict[str, object]:
-        """Plain values for a JSON file."""
-        return dataclasses.asdict(self)
+        """What decides the outcome, as plain values for a JSON file."""
+        record = dataclasses.asdict(self)
+        record.pop("checkpoint_seconds")
+        return record
 
     def rate_at(self, progress: float) -> float:
         """The learning rate when the share `progress` of all steps is done."""
