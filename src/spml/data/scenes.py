@@ -108,7 +108,7 @@ def _paint(rng: np.random.Generator, pixels: UInt8, present: npt.NDArray[np.int8
     dark, light = (rng.uniform(10, 110, (2, count, 3, 1, 1))).astype(np.float32)
     canvas = dark + (light - dark) * slope[:, None]
 
-    how_many: npt.NDArray[np.int64] = 1 + rng.choice(len(_DIGITS_A_SCENE), count, p=_DIGITS_A_SCENE)
+    how_many = np.ones(count, np.int64) + rng.choice(len(_DIGITS_A_SCENE), count, p=_DIGITS_A_SCENE)
     # Exponential waiting times: the first of them are a draw without replacement by frequency.
     order: npt.NDArray[np.int64] = np.argsort(rng.exponential(size=(count, len(CLASSES))) / _FREQUENCY, axis=1)
     for scene in range(count):

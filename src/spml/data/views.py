@@ -286,13 +286,12 @@ def _warp_matrices(operation: Tensor, level: Tensor, images: Tensor) -> Tensor:
 def _warp(images: Tensor, matrices: Tensor, edge: Literal["border", "grey"]) -> Tensor:
     """Bilinear samples; outside the image its border, or mid grey."""
     height, width = images.shape[-2:]
-    m = _move(matrices, images.device)[:, :, :, None, None]
-    x = torch.arange(width, device=images.device) - (width - 1) / 2
-    y = (torch.arange(height, device=images.device) - (height - 1) / 2)[:, None]
+    to_grid = 2 / torch.tensor([[width], [height]])  # grid_sample counts -1..1 from edge to edge
+    by_x, by_y, shift = _move(matrices * to_grid, images.device)[:, None, None].unbind(-1)
+    x = (torch.arange(width, device=images.device) - (width - 1) / 2)[:, None]
+    y = (torch.arange(height, device=images.device) - (height - 1) / 2)[:, None, None]
     # Elementwise and not by affine_grid: a product of matrices would lose digits under TF32 or autocast.
-    source_x = (m[:, 0, 0] * x + m[:, 0, 1] * y + m[:, 0, 2]) * (2 / width)
-    source_y = (m[:, 1, 0] * x + m[:, 1, 1] * y + m[:, 1, 2]) * (2 / height)
-    grid = torch.stack([source_x, source_y], dim=-1)
+    grid = torch.addcmul(torch.addcmul(shift, by_y, y), by_x, x)  # (B, H, W, 2)
     pixels = images.float() - _GREY  # so that the zeros outside are grey
     padding = "border" if edge == "border" else "zeros"
     return _to_uint8(F.grid_sample(pixels, grid, padding_mode=padding, align_corners=False) + _GREY)
@@ -303,7 +302,7 @@ def _warp(images: Tensor, matrices: Tensor, edge: Literal["border", "grey"]) -> 
 
 def _luma(pixels: Tensor) -> Tensor:
     red, green, blue = pixels.unbind(1)
-    return (0.299 * red + 0.587 * green + 0.114 * blue)[:, None]
+    return (0.299 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)[:, None]
 
 
 def _brightness(pixels: Tensor, factor: Tensor) -> Tensor:
@@ -311,13 +310,11 @@ def _brightness(pixels: Tensor, factor: Tensor) -> Tensor:
 
 
 def _contrast(pixels: Tensor, factor: Tensor) -> Tensor:
-    mean = _luma(pixels).mean(dim=(1, 2, 3), keepdim=True)
-    return mean + factor * (pixels - mean)
+    return torch.lerp(_luma(pixels).mean(dim=(1, 2, 3), keepdim=True), pixels, factor)
 
 
 def _colour(pixels: Tensor, factor: Tensor) -> Tensor:
-    grey = _luma(pixels)
-    return grey + factor * (pixels - grey)
+    return torch.lerp(_luma(pixels), pixels, factor)
 
 
 def _sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
@@ -328,7 +325,7 @@ def _sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
     middle = pixels[..., 1:-1, 1:-1]
     smooth = (down[..., :-2] + down[..., 1:-1] + down[..., 2:] + 4 * middle) / 13
     out = pixels.clone()  # the border has no 3×3 and stays
-    out[..., 1:-1, 1:-1] = smooth + factor * (middle - smooth)
+    out[..., 1:-1, 1:-1] = torch.lerp(smooth, middle, factor)
     return out
 
 
@@ -393,10 +390,8 @@ def _to_uint8(pixels: Tensor) -> Tensor:
 
 
 def _move(values: Tensor, device: torch.device) -> Tensor:
-    """To the device without waiting for it: what the device still has to do goes on meanwhile."""
-    if device.type == "cuda":
-        return values.pin_memory().to(device, non_blocking=True)
-    return values.to(device)
+    """To the device without waiting for what it still has to do. A few hundred bytes gain nothing from pinning."""
+    return values.to(device, non_blocking=True)
 
 
 def _column(values: Tensor, images: Tensor) -> Tensor:

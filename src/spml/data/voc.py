@@ -1,0 +1,174 @@
+"""PASCAL VOC 2012 in its official layout, and folders of VOC annotations of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple, Unpack
+from xml.etree import ElementTree
+
+import numpy as np
+import numpy.typing as npt
+
+from spml.data.dataset import PHOTO_SIZE, Dataset, Float32, ImageOptions, Truth, from_known, open_store, read_lines
+from spml.data.images import SUFFIXES, FilePath, ImageStore
+from spml.data.official import PaperCounts, count_mismatches, from_truth, need_file, need_images, with_count_notes
+from spml.errors import InputError
+from spml.labels import Entries, Labels
+
+ARCHIVE = "VOCtrainval_11-May-2012.tar"
+CLASSES = (
+    *("person", "bird", "cat", "cow", "dog", "horse", "sheep"),
+    *("aeroplane", "bicycle", "boat", "bus", "car", "motorbike", "train"),
+    *("bottle", "chair", "diningtable", "pottedplant", "sofa", "tvmonitor"),
+)
+"""The 20 classes in Cole et al.'s order, in which the single positives are drawn."""
+PAPER = PaperCounts(20, 4574, 1143, 5823, "1.46", 1, 5, "Zhou et al. 2022, Table 4; Cole et al. 2021, Table A3")
+
+
+class _Scene(NamedTuple):
+    shares: dict[str, float]
+    """Of each class that is present, the share of the image its largest box covers."""
+    file: str
+
+
+def from_voc(
+    path: FilePath,
+    *,
+    class_order: Literal["cole", "alphabetical"] = "cole",
+    positives: int | None = 1,
+    seed: int = 1200,
+    strict: bool = False,
+    features: FilePath | None = None,
+    size: int = PHOTO_SIZE,
+    **options: Unpack[ImageOptions],
+) -> Dataset:
+    """The official training set (train.txt) split as Cole et al. do; the official validation set (val.txt) is the test.
+
+    `path` is VOC2012, VOCdevkit or the folder that holds it. Objects marked difficult do not count; an image with
+    no other is left out. The class order is that of the columns; the draw is the same in both.
+    """
+    if class_order not in ("cole", "alphabetical"):
+        raise InputError(f"class_order is {class_order!r}: it must be 'cole' or 'alphabetical'.")
+    root = voc_root(Path(path)) or Path(path)
+    shares: list[dict[str, float]] = []
+    ids: list[str] = []
+    parts = []
+    for part in ("train", "val"):
+        listed = sorted(read_lines(need_file(root / "ImageSets" / "Main" / f"{part}.txt", ARCHIVE)))
+        scenes = [_annotation(need_file(root / "Annotations" / f"{image}.xml", ARCHIVE)) for image in listed]
+        kept = [place for place, scene in enumerate(scenes) if scene.shares]
+        ids += [listed[place] for place in kept]
+        shares += [scenes[place].shares for place in kept]
+        parts.append(len(kept))
+    unknown = sorted({name for scene in shares for name in scene} - set(CLASSES))
+    if unknown:
+        raise InputError(
+            f"{root}: the class {unknown[0]!r} is none of the 20 of VOC; annotations of your own, without lists in "
+            "ImageSets/Main, are read with the classes they name."
+        )
+    names = [f"{image}.jpg" for image in ids]
+    files = need_images(root / "JPEGImages", names, ARCHIVE) if features is None else [Path(name) for name in names]
+    store = open_store(files, features, size, **options)
+    largest = _largest_share(shares, CLASSES)
+    truth = Truth(Labels.from_matrix((largest > 0).astype(np.int8), CLASSES, ids=names, coding="full"), largest)
+    dataset = from_truth("voc12", store, names, truth, parts[0], positives=positives, seed=seed)
+    if class_order == "alphabetical":
+        dataset = _reordered(dataset, largest)
+    return with_count_notes(dataset, check_counts(dataset), strict)
+
+
+def check_counts(dataset: Dataset) -> list[str]:
+    """Every count that differs from the papers', in words."""
+    return count_mismatches(dataset, PAPER)
+
+
+def from_voc_annotations(
+    path: FilePath,
+    *,
+    size: int = PHOTO_SIZE,
+    validation_share: float = 0.2,
+    seed: int = 1200,
+    **options: Unpack[ImageOptions],
+) -> Dataset:
+    """One's own images with VOC annotations: `Annotations/*.xml` beside `JPEGImages` or `images`.
+
+    What an annotation names is a known positive, everything else is unknown.
+    """
+    root = Path(path)
+    annotations = sorted((root / "Annotations").glob("*.xml"))
+    if not annotations:
+        raise InputError(f"{root / 'Annotations'}: there are no annotations (*.xml).")
+    folders = [root / name for name in ("JPEGImages", "images", "Images") if (root / name).is_dir()]
+    if not folders:
+        raise InputError(f"{root / 'JPEGImages'}: there is no such folder; the images are expected there.")
+    by_stem = {file.stem: file for file in sorted(folders[0].iterdir()) if file.suffix.lower() in SUFFIXES}
+    lists, files = [], []
+    for annotation in annotations:
+        scene = _annotation(annotation)
+        image = folders[0] / scene.file
+        found = image if scene.file and image.is_file() else by_stem.get(annotation.stem)
+        if found is None:
+            raise InputError(f"{annotation}: its image {scene.file or annotation.stem!r} is not in {folders[0]}.")
+        lists.append(sorted(scene.shares))
+        files.append(found)
+    if not any(lists):
+        raise InputError(f"{root / 'Annotations'}: no annotation names an object.")
+    labels = Labels.from_lists(lists, ids=[file.relative_to(root).as_posix() for file in files])
+    store = ImageStore(files, size, **options)
+    splits = ["train"] * len(files)
+    return from_known(root.resolve().name, store, labels, splits, [], validation_share=validation_share, seed=seed)
+
+
+def voc_root(path: Path) -> Path | None:
+    """The folder VOC2012, which is `path` or lies below it."""
+    roots = (path, path / "VOC2012", path / "VOCdevkit" / "VOC2012")
+    return next((root for root in roots if (root / "ImageSets" / "Main").is_dir()), None)
+
+
+def _annotation(path: Path) -> _Scene:
+    try:
+        tree = ElementTree.parse(path).getroot()
+        width, height = (float(tree.findtext(f"size/{side}") or 0) for side in ("width", "height"))
+        shares: dict[str, float] = {}
+        for thing in tree.iter("object"):
+            if (thing.findtext("difficult") or "0").strip() == "1":
+                continue
+            name = (thing.findtext("name") or "").strip()
+            box = thing.find("bndbox")
+            corners = [
+                float((box.findtext(c) if box is not None else None) or 0) for c in ("xmin", "ymin", "xmax", "ymax")
+            ]
+            left, top, right, bottom = corners
+            area = max(0.0, right - left) * max(0.0, bottom - top) / max(1.0, width * height)
+            # A box without area is still an object: what is present is never 0.
+            shares[name] = max(shares.get(name, 0.0), area, 1e-6)
+    except (ElementTree.ParseError, OSError, ValueError) as error:
+        raise InputError(f"{path}: the annotation cannot be read ({error}).") from error
+    if "" in shares:
+        raise InputError(f"{path}: an object has no name.")
+    return _Scene(shares, (tree.findtext("filename") or "").strip())
+
+
+def _largest_share(shares: Sequence[dict[str, float]], classes: Sequence[str]) -> Float32:
+    """(N, L) share of the image that the largest box of the class covers, 0 where absent."""
+    column = {name: place for place, name in enumerate(classes)}
+    largest = np.zeros((len(shares), len(classes)), np.float32)
+    for row, scene in enumerate(shares):
+        for name, share in scene.items():
+            largest[row, column[name]] = share
+    return largest
+
+
+def _reordered(dataset: Dataset, largest: Float32) -> Dataset:
+    """The same labels with the classes, hence the columns, in alphabetical order."""
+    order = np.argsort(dataset.classes)
+    assert dataset.truth is not None
+    truth = Truth(_columns(dataset.truth.open(), order), largest[:, order])
+    return replace(dataset, labels=_columns(dataset.labels, order), truth=truth)
+
+
+def _columns(labels: Labels, order: npt.NDArray[np.int64]) -> Labels:
+    entries = Entries.from_blocks([labels.dense()[:, order]], num_classes=labels.num_classes, default=0)
+    return Labels.from_entries(entries, np.array(labels.classes)[order].tolist(), ids=labels.ids, origin=labels.origin)
