@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, Truth, from_known, open_store
+from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, Truth, open_store
 from spml.data.images import FilePath, ImageStore
 from spml.data.official import PaperCounts, count_mismatches, from_truth, need_file, need_images, with_count_notes
+from spml.data.own import from_known
 from spml.errors import InputError
 from spml.labels import Entries, Labels
 
@@ -104,6 +104,9 @@ def from_coco_json(
         lists[image].append(instances.classes[column])
     roots = [Path(image_root)] if image_root is not None else [file.parent, file.parent / "images"]
     names = list(instances.files.values())
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{file}: two images have the file name {twice!r}.")
     for root in roots:
         missing = [name for name in names if not (root / name).is_file()]
         if not missing:
@@ -116,7 +119,8 @@ def from_coco_json(
     labels = Labels.from_lists(lists.values(), instances.classes, ids=names)
     store = ImageStore([root / name for name in names], size, **options)
     splits = ["train"] * len(names)
-    return from_known(file.stem, store, labels, splits, [], validation_share=validation_share, seed=seed)
+    notes = ["what an annotation names is known to be present; of the other classes nothing is known."]
+    return from_known(file.stem, store, labels, splits, notes, validation_share=validation_share, seed=seed)
 
 
 def _instances(path: Path) -> _Instances:
@@ -135,7 +139,7 @@ def _instances(path: Path) -> _Instances:
     return _Instances(classes, files, present)
 
 
-def _list(content: Any, key: str) -> Iterable[Any]:
+def _list(content: Any, key: str) -> list[Any]:
     values = content[key]
     if not isinstance(values, list):
         raise ValueError(f"{key!r} is no list")

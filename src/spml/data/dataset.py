@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-import unicodedata
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ import numpy.typing as npt
 from spml.data.features import FeatureStore
 from spml.data.images import FilePath, ImageStore, OnBadImage, Policy, Source
 from spml.errors import InputError
-from spml.labels import Labels, split
+from spml.labels import Labels
 from spml.labels.inputs import row_indices
 
 Int64 = npt.NDArray[np.int64]
@@ -25,12 +23,6 @@ Texts = npt.NDArray[np.str_]
 Float32 = npt.NDArray[np.float32]
 
 PHOTO_SIZE = 320
-SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation"), "validation"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
-"""How people name the parts of a split (lower case)."""
 
 _closed = 0
 _lock = threading.Lock()
@@ -118,9 +110,7 @@ class Dataset:
         if self.truth is not None and self.truth._labels.shape != self.labels.shape:
             raise InputError(f"{self.name}: the truth is {self.truth!r}, the labels are {self.labels!r}.")
         for what in ("train", "validation", "test"):
-            index = row_indices(getattr(self, what), rows)
-            index.flags.writeable = False
-            object.__setattr__(self, what, index)
+            object.__setattr__(self, what, row_indices(getattr(self, what), rows))
         used = np.concatenate([self.train, self.validation, self.test])
         if len(np.unique(used)) != len(used):
             raise InputError(f"{self.name}: a row is in two of train, validation and test, or twice in one.")
@@ -144,23 +134,6 @@ class Dataset:
         )
 
 
-def carve(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 1200) -> tuple[Int64, Int64]:
-    """Some of the labelled rows for validation: (train, validation), both ascending.
-
-    Rows without a label stay in train, and so does one row of every class: what is not trained on is not learned.
-    """
-    positive_rows, columns = labels.positives()
-    inside = np.isin(positive_rows, rows)
-    positive_rows, columns = positive_rows[inside], columns[inside]
-    labelled = np.unique(positive_rows)
-    kept, held_out = (labelled[part] for part in split(len(labelled), validation_share=share, seed=seed))
-    trained = np.isin(positive_rows, kept)
-    orphans = np.setdiff1d(columns, columns[trained])
-    back = [positive_rows[columns == column][0] for column in orphans]
-    validation = np.setdiff1d(held_out, back)
-    return np.setdiff1d(rows, validation), validation
-
-
 def open_store(
     sources: Sequence[Source], features: FilePath | None, size: int, **options: Unpack[ImageOptions]
 ) -> ImageStore | FeatureStore:
@@ -180,56 +153,3 @@ def read_lines(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: this text cannot be read ({error}).") from error
     return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def look_alikes(classes: Iterable[str]) -> list[str]:
-    """A note on every group of class names that differ only in case, blanks, hyphens or the form of accents."""
-    groups: defaultdict[str, list[str]] = defaultdict(list)
-    for name in classes:
-        plain = unicodedata.normalize("NFKC", name).casefold().replace("_", " ").replace("-", " ")
-        groups[" ".join(plain.split())].append(name)
-    return [
-        f"the classes {', '.join(map(repr, names))} differ only in how they are written and are kept apart: "
-        "if they mean the same, name them alike."
-        for names in groups.values()
-        if len(names) > 1
-    ]
-
-
-def class_notes(labels: Labels) -> list[str]:
-    """Notes on classes with one row, on look-alikes and on rows without a label."""
-    positives = labels.counts().positives
-    lonely = [name for name, count in zip(labels.classes, positives, strict=True) if count == 1]
-    notes = look_alikes(labels.classes)
-    if lonely:
-        named = ", ".join(map(repr, lonely[:5])) + (", …" if len(lonely) > 5 else "")
-        notes.append(f"{len(lonely)} of {len(labels.classes)} classes have only one row: {named}.")
-    unlabelled = len(labels) - len(np.unique(labels.positives()[0]))
-    if unlabelled:
-        notes.append(f"{unlabelled} of {len(labels)} rows have no label; they are kept, with nothing known.")
-    return notes
-
-
-def from_known(
-    name: str,
-    store: ImageStore | FeatureStore,
-    labels: Labels,
-    splits: Sequence[str],
-    notes: Iterable[str],
-    *,
-    validation_share: float,
-    seed: int,
-) -> Dataset:
-    """A user's own rows: labels with ids, and of each row whether it is for train, validation or test.
-
-    Where no row is for validation, some of the training rows become it (`carve`).
-    """
-    assert labels.ids is not None
-    parts: dict[str, Int64] = {
-        part: np.flatnonzero(np.array(splits) == part) for part in ("train", "validation", "test")
-    }
-    if not len(parts["train"]):
-        raise InputError(f"{name}: no row is for training.")
-    if not len(parts["validation"]):
-        parts["train"], parts["validation"] = carve(labels, parts["train"], share=validation_share, seed=seed)
-    return Dataset(name, store, labels.ids, labels, None, **parts, notes=(*notes, *class_notes(labels)))

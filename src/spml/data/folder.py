@@ -8,8 +8,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple, Unpack
 
-from spml.data.dataset import PHOTO_SIZE, SPLITS, Dataset, ImageOptions, from_known
+from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions
 from spml.data.images import SUFFIXES, FilePath, ImageStore
+from spml.data.own import SPLITS, from_known
 from spml.errors import InputError
 from spml.labels import Labels
 

@@ -23,7 +23,7 @@ from spml.labels import Labels
 KINDS = {
     "scenes": ("scenes", "scenes", "the word scenes: the built-in scenes of handwritten digits"),
     "pack": ("open", "from_pack", "a pack: a folder with labels.npz and zips of images or features*.npy"),
-    "voc": ("voc", "from_voc", "PASCAL VOC: a folder with VOCdevkit/VOC2012/ImageSets/Main"),
+    "voc": ("voc", "from_voc", "PASCAL VOC: a folder with VOCdevkit/VOC2012/ImageSets/Main/train.txt"),
     "voc-annotations": ("voc", "from_voc_annotations", "a folder with Annotations/*.xml and JPEGImages"),
     "coco": ("coco", "from_coco", "MS-COCO: a folder with annotations/instances_train2014.json"),
     "nuswide": ("nuswide", "from_nuswide", "NUS-WIDE: a folder with Groundtruth/TrainTestLabels and ImageList"),
@@ -49,7 +49,7 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
     place = Path(path)
     kind = kind or ("scenes" if path == "scenes" else _kind(place))
     if kind == "table" and place.is_dir():
-        place = _tables(place)[0]
+        place = _table(place)
     module, name, _ = KINDS[kind]
     function: Callable[..., Dataset] = getattr(importlib.import_module(f"spml.data.{module}"), name)
     _check_options(kind, function, options)
@@ -63,11 +63,8 @@ def from_pack(path: FilePath, *, features: bool | str | None = None, size: int =
     """
     pack = load_pack(path)
     wanted = features if features is not None else not any(pack.directory.glob("*.zip"))
-    store: ImageStore | FeatureStore
-    if wanted:
-        store = pack.features(wanted if isinstance(wanted, str) else None)
-    else:
-        store = pack.images(size, **options)
+    name = wanted if isinstance(wanted, str) else None
+    store: ImageStore | FeatureStore = pack.features(name) if wanted else pack.images(size, **options)
     names = pack.ids.tolist()
     labels = Labels.from_indices(pack.observed, pack.classes, ids=names)
     truth = Labels.from_matrix(pack.truth, pack.classes, ids=names)
@@ -75,9 +72,10 @@ def from_pack(path: FilePath, *, features: bool | str | None = None, size: int =
     notes = (
         (f"{unknown} rows are not fully labelled: of these only the observed positive is known.",) if unknown else ()
     )
-    name = pack.directory.resolve().name
-    largest = pack.largest_share
-    return Dataset(name, store, pack.ids, labels, Truth(truth, largest), pack.train, pack.val, pack.test, notes)
+    parts = (pack.train, pack.val, pack.test)
+    return Dataset(
+        pack.directory.resolve().name, store, pack.ids, labels, Truth(truth, pack.largest_share), *parts, notes
+    )
 
 
 def _kind(path: Path) -> str:
@@ -110,11 +108,8 @@ def _layouts(path: Path) -> dict[str, bool]:
     if any(official.values()):
         return official
     tables = _tables(path)
-    if len(tables) > 1:
-        raise InputError(f"{path}: there are several tables, open one: {', '.join(table.name for table in tables)}.")
-    class_folders = 0
-    for entry in os.scandir(path):
-        class_folders += entry.is_dir() and not entry.name.startswith(".")
+    tables = [_table(path)] if tables else []
+    class_folders = sum(entry.is_dir() and not entry.name.startswith(".") for entry in os.scandir(path))
     # Beside a table one folder holds the images; several may be classes. Loose images get the folder's own error.
     loose = any(file.suffix.lower() in SUFFIXES for file in path.iterdir())
     return {"table": bool(tables), "folder": class_folders > 1 or (not tables and (class_folders > 0 or loose))}
@@ -122,6 +117,17 @@ def _layouts(path: Path) -> dict[str, bool]:
 
 def _tables(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if _BY_SUFFIX.get(file.suffix.lower()) == "table")
+
+
+def _table(path: Path) -> Path:
+    """The one table in a folder."""
+    tables = _tables(path)
+    if len(tables) != 1:
+        there = (
+            f"are several tables, open one: {', '.join(table.name for table in tables)}" if tables else "is no table"
+        )
+        raise InputError(f"{path}: there {there}.")
+    return tables[0]
 
 
 def _listed(kinds: Any, joint: str = "; ") -> str:

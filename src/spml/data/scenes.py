@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +27,8 @@ _FIRST_TEST_DIGIT = 1157
 _DIGITS_A_SCENE = (0.2, 0.35, 0.25, 0.15, 0.05)  # share of scenes with 1, 2, 3, 4, 5 different digits: 2.5 on average
 _FREQUENCY = np.linspace(1.5, 0.5, 10)  # zeros are drawn three times as often as nines
 _SCALES = (0.22, 0.26, 0.31, 0.36, 0.41)  # height of a digit as a share of the scene's: 14 to 26 of 64 pixels
-_CLUTTER = 6
-_NOISE = (6.0, 20.0)
+_CLUTTER = (2, 6)  # fewest and most pieces of clutter in a scene
+_NOISE = (6.0, 20.0)  # standard deviation, of 255
 _BLOCK = 500
 
 
@@ -98,6 +99,28 @@ def _enlarged(masks: Float32, side: int) -> Float32:
     return sharp
 
 
+class _Draws:
+    """What is random of the stamps of some scenes, drawn at once: each array is (scenes, stamps, …)."""
+
+    def __init__(self, rng: np.random.Generator, scenes: int, stamps: int, opacity: tuple[float, float]) -> None:
+        shape = (scenes, stamps)
+        self.scale = rng.integers(len(_SCALES), size=shape)
+        self.which = rng.random(shape)
+        self._place = rng.random((*shape, 2, 2))
+        # Bright, with a tint: every channel from 120 up, one of them full.
+        self._colour = rng.uniform(120, 255, (*shape, 3)).astype(np.float32)
+        np.put_along_axis(self._colour, rng.integers(3, size=(*shape, 1)), 255, axis=2)
+        self._opacity = rng.uniform(*opacity, shape).astype(np.float32)
+
+    def places(self, scene: int, stamp: int, room: int) -> list[tuple[int, int]]:
+        """Two places (row, column), each from 0 to `room`."""
+        return [(int(row * (room + 1)), int(column * (room + 1))) for row, column in self._place[scene, stamp].tolist()]
+
+    def paint(self, scene: int, stamp: int) -> tuple[Float32, np.float32]:
+        """Colour (3, 1, 1) and opacity."""
+        return self._colour[scene, stamp, :, None, None], self._opacity[scene, stamp]
+
+
 def _paint(rng: np.random.Generator, pixels: UInt8, present: npt.NDArray[np.int8], stamps: _Stamps) -> None:
     """Fill some scenes (B, 3, S, S) and say which digits each shows (B, 10)."""
     count, _, size, _ = pixels.shape
@@ -111,38 +134,36 @@ def _paint(rng: np.random.Generator, pixels: UInt8, present: npt.NDArray[np.int8
     how_many = np.ones(count, np.int64) + rng.choice(len(_DIGITS_A_SCENE), count, p=_DIGITS_A_SCENE)
     # Exponential waiting times: the first of them are a draw without replacement by frequency.
     order: npt.NDArray[np.int64] = np.argsort(rng.exponential(size=(count, len(CLASSES))) / _FREQUENCY, axis=1)
+    present[:] = np.argsort(order, axis=1) < how_many[:, None]  # the rank of each class in the order
+    pieces = _Draws(rng, count, _CLUTTER[1], opacity=(0.35, 0.8))
+    digits = _Draws(rng, count, len(_DIGITS_A_SCENE), opacity=(0.6, 1.0))
+    clutter = rng.integers(_CLUTTER[0], _CLUTTER[1] + 1, size=(count,))
     for scene in range(count):
-        shown = order[scene, : how_many[scene]]
-        present[scene, shown] = 1
-        for _ in range(rng.integers(2, _CLUTTER + 1)):
-            pieces = stamps.pieces[rng.integers(len(_SCALES))]
-            piece = pieces[rng.integers(len(pieces))]
-            row, column = rng.integers(0, size - len(piece) + 1, 2)
-            _paste(canvas[scene], piece, row, column, _colour(rng), rng.uniform(0.35, 0.8))
-        centres: list[npt.NDArray[np.float64]] = []
-        for digit in shown:
-            scale = rng.integers(len(_SCALES))
-            mask = stamps.digits[scale][rng.choice(stamps.of_class[digit])]
-            # The farther of two places from what is there already: digits overlap, but seldom hide one another.
-            places = rng.integers(0, size - len(mask) + 1, (2, 2))
-            gaps = [min((np.hypot(*(place + len(mask) / 2 - at)) for at in centres), default=0.0) for place in places]
-            row, column = places[int(np.argmax(gaps))]
-            centres.append(np.array([row, column]) + len(mask) / 2)
-            _paste(canvas[scene], mask, row, column, _colour(rng), rng.uniform(0.6, 1.0))
+        for item in range(int(clutter[scene])):
+            masks = stamps.pieces[pieces.scale[scene, item]]
+            mask = masks[int(pieces.which[scene, item] * len(masks))]
+            row, column = pieces.places(scene, item, size - len(mask))[0]
+            _paste(canvas[scene], mask, row, column, *pieces.paint(scene, item))
+        centres: list[tuple[float, float]] = []
+        for item in range(int(how_many[scene])):
+            alike = stamps.of_class[order[scene, item]]
+            mask = stamps.digits[digits.scale[scene, item]][alike[int(digits.which[scene, item] * len(alike))]]
+            # Of two places the one farther from what is there: digits overlap, but seldom hide one another.
+            middles = [
+                (row + len(mask) / 2, column + len(mask) / 2)
+                for row, column in digits.places(scene, item, size - len(mask))
+            ]
+            middle = max(middles, key=lambda at: min((math.dist(at, other) for other in centres), default=0.0))
+            centres.append(middle)
+            row, column = (round(part - len(mask) / 2) for part in middle)
+            _paste(canvas[scene], mask, row, column, *digits.paint(scene, item))
     strength = rng.uniform(*_NOISE, (count, 1, 1, 1)).astype(np.float32)
     canvas += strength * rng.standard_normal(canvas.shape, np.float32)
     pixels[:] = np.clip(canvas, 0, 255).astype(np.uint8)
 
 
-def _colour(rng: np.random.Generator) -> Float32:
-    """Bright, with a tint: each channel between 120 and 255, one of them high."""
-    colour = rng.uniform(120, 255, 3)
-    colour[rng.integers(3)] = 255
-    return colour.astype(np.float32)[:, None, None]
-
-
-def _paste(canvas: Float32, mask: Float32, row: int, column: int, colour: Float32, opacity: float) -> None:
+def _paste(canvas: Float32, mask: Float32, row: int, column: int, colour: Float32, opacity: np.float32) -> None:
     """Lay a coloured mask over the canvas (3, S, S), in place."""
     side = len(mask)
     under = canvas[:, row : row + side, column : column + side]
-    under += (np.float32(opacity) * mask) * (colour - under)
+    under += (opacity * mask) * (colour - under)

@@ -10,9 +10,10 @@ from typing import Unpack
 import numpy as np
 
 from spml.data import cells, columns
-from spml.data.dataset import PHOTO_SIZE, SPLITS, Dataset, ImageOptions, from_known, read_lines
+from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, read_lines
 from spml.data.features import FeatureStore
 from spml.data.images import FilePath, ImageStore
+from spml.data.own import SPLITS, from_known
 from spml.errors import InputError
 from spml.labels import Labels
 

@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 
-from spml.data.dataset import PHOTO_SIZE, Dataset, Float32, ImageOptions, Truth, from_known, open_store, read_lines
+from spml.data.dataset import PHOTO_SIZE, Dataset, Float32, ImageOptions, Truth, open_store, read_lines
 from spml.data.images import SUFFIXES, FilePath, ImageStore
 from spml.data.official import PaperCounts, count_mismatches, from_truth, need_file, need_images, with_count_notes
+from spml.data.own import from_known
 from spml.errors import InputError
 from spml.labels import Entries, Labels
 
@@ -65,8 +66,8 @@ def from_voc(
     unknown = sorted({name for scene in shares for name in scene} - set(CLASSES))
     if unknown:
         raise InputError(
-            f"{root}: the class {unknown[0]!r} is none of the 20 of VOC; annotations of your own, without lists in "
-            "ImageSets/Main, are read with the classes they name."
+            f"{root}: the class {unknown[0]!r} is none of the 20 of VOC; annotations of your own are of the kind "
+            "voc-annotations."
         )
     names = [f"{image}.jpg" for image in ids]
     files = need_images(root / "JPEGImages", names, ARCHIVE) if features is None else [Path(name) for name in names]
@@ -118,13 +119,14 @@ def from_voc_annotations(
     labels = Labels.from_lists(lists, ids=[file.relative_to(root).as_posix() for file in files])
     store = ImageStore(files, size, **options)
     splits = ["train"] * len(files)
-    return from_known(root.resolve().name, store, labels, splits, [], validation_share=validation_share, seed=seed)
+    notes = ["what an annotation names is known to be present; of the other classes nothing is known."]
+    return from_known(root.resolve().name, store, labels, splits, notes, validation_share=validation_share, seed=seed)
 
 
 def voc_root(path: Path) -> Path | None:
     """The folder VOC2012, which is `path` or lies below it."""
     roots = (path, path / "VOC2012", path / "VOCdevkit" / "VOC2012")
-    return next((root for root in roots if (root / "ImageSets" / "Main").is_dir()), None)
+    return next((root for root in roots if any((root / "ImageSets" / "Main").glob("*train*.txt"))), None)
 
 
 def _annotation(path: Path) -> _Scene:

@@ -69,9 +69,12 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """The inverse of `optimiser_tensors`."""
+    """The inverse of `optimiser_tensors`; a moment takes the memory layout of its parameter again."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         position, name = key.split(".", 1)
-        state.setdefault(int(position), {})[name] = tensor
+        like = parameters[int(position)]
+        same_shape = tensor.shape == like.shape
+        state.setdefault(int(position), {})[name] = torch.empty_like(like).copy_(tensor) if same_shape else tensor
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -24,7 +24,6 @@ class StepGraph:
         self.batch: Batch | None = None
         self.epoch = 0
         self.seen = 0
-        self.pool = torch.cuda.graph_pool_handle()
         self.stream = torch.cuda.Stream(device)
 
     def run(self, batch: Batch, clock: Clock) -> None:
@@ -53,8 +52,8 @@ class StepGraph:
         """Record the step; recording does not run it."""
         views = tuple(view.clone() for view in batch.views)
         self.batch = Batch(batch.rows.clone(), batch.labels.clone(), views, batch.geometry)
-        self.graph, self.epoch = None, clock.epoch
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        # The old recording lends its memory to the new one, and may only go when that is made.
+        with torch.cuda.graph(graph, pool=None if self.graph is None else self.graph.pool()):
             self.step(self.batch, clock)
-        self.graph = graph
+        self.graph, self.epoch = graph, clock.epoch

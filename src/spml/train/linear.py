@@ -35,7 +35,7 @@ LEARNING_RATES = (1e-2, 1e-3, 1e-4, 1e-5)  # Cole et al. 2021, Sec. 6.1
 BATCH_SIZES = (8, 16)
 
 _BLOCK = 2**22  # features handed out at one time when all rows are scored
-_DENSE_LABELS = 2**28  # bytes up to which a label table is held densely, which makes its batches quick
+_SMALL = 2**28  # bytes up to which features and label tables are copied into one matrix, whose batches are quick
 
 
 class Features(Protocol):
@@ -122,8 +122,8 @@ class HeadResult:
     @torch.no_grad()
     def score(self, features: Any) -> Tensor:
         """Logits (N, L) of all rows."""
-        parts = [x.to(self.weight.device) @ self.weight + self.bias for x in _blocks(as_features(features))]
-        return torch.cat(parts)
+        rows = _Rows(as_features(features), self.weight.device)
+        return torch.cat([x @ self.weight + self.bias for x in rows.blocks()])
 
 
 def as_features(values: Any) -> Features:
@@ -176,8 +176,7 @@ def train_heads(
     store.check_finite()
     judge = None if validation is None else _Judge(*validation, store.dim, labels.num_classes, selection, target)
     tables = _Tables(labels, full_labels, negatives_labels, target)
-    resident = target.type == "cpu" or store.to_device(target)
-    task = _Task(store, tables, epochs, k, target, resident)
+    task = _Task(_Rows(store, target), tables, epochs, k, target)
 
     results: dict[int, HeadResult] = {}
     with _progress(len(specs) * epochs if progress else 0) as advance:
@@ -189,12 +188,42 @@ def train_heads(
     return [results[i] for i in range(len(specs))]
 
 
+class _Rows:
+    """Features as they are read: float32 batches on the device, from a copy there if that is small."""
+
+    def __init__(self, features: Features, device: torch.device) -> None:
+        self.features, self.device, self.dim = features, device, features.dim
+        self._matrix: Tensor | None = None
+        if 4 * len(features) * features.dim <= _SMALL:
+            self._matrix = torch.cat(list(self.blocks()))
+        self.resident = self._matrix is not None or (device.type != "cpu" and features.to_device(device))
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def batch(self, rows: Tensor) -> Tensor:
+        """(B, D)"""
+        if self._matrix is not None:
+            return self._matrix.index_select(0, rows)
+        return self.features.batch(rows).to(self.device)
+
+    def blocks(self) -> Iterator[Tensor]:
+        """All rows in order, some at a time."""
+        step = max(1, _BLOCK // self.dim)
+        for start in range(0, len(self), step):
+            stop = min(start + step, len(self))
+            if self._matrix is not None:
+                yield self._matrix[start:stop]
+            else:
+                yield self.features.batch(torch.arange(start, stop)).to(self.device)
+
+
 class _Table:
     """A label table whose batches are made on the device."""
 
     def __init__(self, labels: Labels, device: torch.device) -> None:
         self.labels, self.device = labels, device
-        small = len(labels) * labels.num_classes <= _DENSE_LABELS
+        small = len(labels) * labels.num_classes <= _SMALL
         self._dense = torch.from_numpy(labels.dense()).to(device) if small else None
 
     def batch(self, rows: Tensor) -> Tensor:
@@ -233,12 +262,11 @@ class _Tables:
 class _Task:
     """What all heads share."""
 
-    features: Features
+    features: _Rows
     tables: _Tables
     epochs: int
     k: float | None
     device: torch.device
-    resident: bool  # the features lie on the device
 
     @property
     def rows(self) -> int:
@@ -319,6 +347,7 @@ class _Block:
         self.rates = [spec.learning_rate for spec in specs]
         self.rate = torch.tensor(self.rates, device=task.device)[:, None, None]
         self.has_penalty = type(self.method).penalty is not Method.penalty
+        self.has_after_step = type(self.method).after_step is not Method.after_step
         self.stream = _new_stream() if task.device.type == "cuda" else None
 
     @torch.enable_grad()
@@ -336,28 +365,30 @@ class _HeadwiseAdam:
     """
 
     def __init__(self, tensors: Sequence[tuple[Tensor, Sequence[float]]]) -> None:
-        # rate -> (the whole tensor, the heads of that rate, their first and second moments, how often they moved)
-        self._parts: dict[float, list[tuple[Tensor, slice, Tensor, Tensor, Tensor]]] = defaultdict(list)
+        # By rate: what adam() takes, and where the gradients are found.
+        self._moved: dict[float, tuple[list[Tensor], ...]] = defaultdict(lambda: ([], [], [], []))
+        self._gradients: dict[float, list[tuple[Tensor, slice]]] = defaultdict(list)
         for tensor, rates in tensors:
             first, second = torch.zeros_like(tensor), torch.zeros_like(tensor)
             start = 0
             for rate, run in itertools.groupby(rates):
                 heads = slice(start, start + len(list(run)))
                 start = heads.stop
-                moves = torch.zeros((), device=tensor.device)
-                self._parts[rate].append((tensor, heads, first[heads], second[heads], moves))
+                parts = (tensor.detach()[heads], first[heads], second[heads], torch.zeros((), device=tensor.device))
+                for column, part in zip(self._moved[rate], parts, strict=True):
+                    column.append(part)
+                self._gradients[rate].append((tensor, heads))
 
-    @torch.no_grad()
     def step(self) -> None:
-        for rate, parts in self._parts.items():
-            moved = [part for part in parts if part[0].grad is not None]
+        for rate, (parts, first, second, steps) in self._moved.items():
+            gradients = [tensor.grad[heads] for tensor, heads in self._gradients[rate]]  # type: ignore[index]
             adam(
-                [tensor[heads] for tensor, heads, *_ in moved],
-                [tensor.grad[heads] for tensor, heads, *_ in moved],  # type: ignore[index]
-                [first for _, _, first, _, _ in moved],
-                [second for *_, second, _ in moved],
+                parts,
+                gradients,
+                first,
+                second,
                 [],
-                [moves for *_, moves in moved],
+                steps,
                 fused=True,
                 amsgrad=False,
                 beta1=0.9,
@@ -417,9 +448,9 @@ class _Group:
         self.order = torch.from_numpy(row_order(self.seed, epoch, self.task.rows)).to(self.task.device)
 
     @torch.no_grad()
-    def step(self, rows: Tensor, clock: Clock) -> None:
-        """One batch for every head."""
-        x = self.task.features.batch(rows).to(self.task.device)
+    def step(self, rows: Tensor, clock: Clock) -> object:
+        """One batch for every head. Returns what its branches share, to be held until all work has joined."""
+        x = self.task.features.batch(rows)
         heads, classes, dim = self.weight.shape
         logits = torch.addmm(self.bias.view(-1), x, self.weight.view(-1, dim).T).view(-1, heads, classes)
         by_method = logits.index_select(1, self.by_method).transpose(0, 1)
@@ -439,10 +470,12 @@ class _Group:
             if block.has_penalty:
                 self._add_penalty(block)
         self.adam.step()
+        own_gradients = [parameter.grad for parameter, _ in self.own]
         for parameter, _ in self.own:
             parameter.grad = None
-        for block in self.blocks:
-            block.method.after_step(block.rate)
+        moving = [block for block in self.blocks if block.has_after_step]
+        _side_by_side(lambda block: block.method.after_step(block.rate), moving)
+        return x, logits, by_method, labels, values, leaves, gradient, own_gradients
 
     def _add_penalty(self, block: _Block) -> None:
         """The gradient of the method's term on its heads' own parameters."""
@@ -505,9 +538,9 @@ class _Group:
         weight, bias = self.weight[heads], self.bias[heads]
         out = torch.empty(len(heads), self.task.rows, self.task.classes, device=self.task.device)
         start = 0
-        for x in _blocks(self.task.features, self.task.device if self.task.resident else None):
+        for x in self.task.features.blocks():
             part = out[:, start : start + len(x)]
-            torch.sigmoid(_logits(x.to(self.task.device), weight, bias).transpose(0, 1), out=part)
+            torch.sigmoid(_logits(x, weight, bias).transpose(0, 1), out=part)
             start += len(x)
         return out
 
@@ -544,23 +577,22 @@ class _Judge:
     def __init__(
         self, features: Any, truth: Truth, dim: int, classes: int, selection: Selection, device: torch.device
     ) -> None:
-        self.features = as_features(features)
+        store = as_features(features)
         self.selection = selection
         if selection != "map" and not callable(selection):
             raise InputError(f"selection must be 'map' or a function of (scores, truth), not {selection!r}")
-        if self.features.dim != dim:
-            raise InputError(f"validation has {self.features.dim} features a row, training {dim}")
+        if store.dim != dim:
+            raise InputError(f"validation has {store.dim} features a row, training {dim}")
         positive, mask = _positives(truth)
-        if positive.shape != (len(self.features), classes):
+        if positive.shape != (len(store), classes):
             raise InputError(
                 f"the validation truth is a table of {tuple(positive.shape)}, expected "
-                f"{(len(self.features), classes)}: a row for each row of features, a column for each class"
+                f"{(len(store), classes)}: a row for each row of features, a column for each class"
             )
         if not positive.any():
             raise InputError("the validation truth has no positive: no epoch can be told from another by it")
-        self.features.check_finite()
-        self.resident = device.type == "cpu" or self.features.to_device(device)
-        self.device = device
+        store.check_finite()
+        self.features = _Rows(store, device)
         self.positive, self.mask = positive.to(device), None if mask is None else mask.to(device)
 
     def scores(self, weight: Tensor, bias: Tensor) -> list[float]:
@@ -574,8 +606,7 @@ class _Judge:
         ]
 
     def _scores(self, weight: Tensor, bias: Tensor) -> list[float]:
-        blocks = _blocks(self.features, self.device if self.resident else None)
-        logits = torch.cat([_logits(x.to(self.device), weight, bias) for x in blocks])  # (N, h, L)
+        logits = torch.cat([_logits(x, weight, bias) for x in self.features.blocks()])  # (N, h, L)
         rows, heads, classes = logits.shape
         finite = torch.isfinite(logits).all(dim=2).all(dim=0)
         logits = torch.where(finite[:, None], logits, 0.0)
@@ -601,7 +632,8 @@ def _train_team(
         active = [group for group in groups if not group.finished]
         for group in active:
             group.begin_epoch(epoch)
-        done = _replay_epoch(active, task, epoch) if active and task.device.type == "cuda" and task.resident else 0
+        on_gpu = task.device.type == "cuda" and task.features.resident
+        done = _replay_epoch(active, task, epoch) if active and on_gpu else 0
         for start in range(done, task.rows, size):
             clock = task.clock(epoch, start // size, size)
             for group in active:
@@ -635,8 +667,12 @@ def _replay_epoch(groups: list[_Group], task: _Task, epoch: int) -> int:
         return 0
     clock = task.clock(epoch, 0, size)
     watched = _WatchedClock(clock.epoch, clock.epochs, clock.step, clock.steps)
-    for group in groups:  # the first batch is taken as it is: it makes the optimiser's state, and warms up
-        group.step(group.order[:size], watched)
+    aside = groups[0].stream
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):  # the first batch is taken as it is: it warms up, away from the default stream
+        for group in groups:
+            group.step(group.order[:size], watched)
+    torch.cuda.current_stream().wait_stream(aside)
     if watched.step_was_read:
         return size
     first = torch.full((), size, device=task.device)
@@ -644,8 +680,9 @@ def _replay_epoch(groups: list[_Group], task: _Task, epoch: int) -> int:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         rows = first + within
-        _side_by_side(lambda group: group.step(group.order.index_select(0, rows), clock), groups)
+        held = _side_by_side(lambda group: group.step(group.order.index_select(0, rows), clock), groups)
         first += size
+    del held  # streams are few and shared: memory freed earlier could be written by one branch while another reads
     for _ in range(full - 1):
         graph.replay()
     torch.cuda.synchronize(task.device)
@@ -667,7 +704,7 @@ _R = TypeVar("_R")
 
 def _side_by_side(job: Callable[[_B], _R], branches: Sequence[_B]) -> list[_R]:
     """The job for every branch, in parallel streams while a CUDA graph is recorded."""
-    if branches[0].stream is None or not torch.cuda.is_current_stream_capturing():
+    if not branches or branches[0].stream is None or not torch.cuda.is_current_stream_capturing():
         return [job(branch) for branch in branches]
     here = torch.cuda.current_stream()
     results = []
@@ -703,13 +740,6 @@ def _logits(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def _copy_heads(kept: Tensor, value: Tensor, heads: Tensor) -> None:
     """Overwrite some heads of what is kept."""
     kept.copy_(torch.where(heads.view(-1, *[1] * (value.dim() - 1)), value, kept))
-
-
-def _blocks(features: Features, device: torch.device | None = None) -> Iterator[Tensor]:
-    """All rows in order, some at a time."""
-    step = max(1, _BLOCK // features.dim)
-    for start in range(0, len(features), step):
-        yield features.batch(torch.arange(start, min(start + step, len(features)), device=device))
 
 
 def _positives(truth: Truth) -> tuple[Tensor, Tensor | None]:
