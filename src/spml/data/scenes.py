@@ -26,9 +26,9 @@ CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 _FIRST_TEST_DIGIT = 1157
 _DIGITS_A_SCENE = (0.2, 0.35, 0.25, 0.15, 0.05)  # share of scenes with 1, 2, 3, 4, 5 different digits: 2.5 on average
 _FREQUENCY = np.linspace(1.5, 0.5, 10)  # zeros are drawn three times as often as nines
-_SCALES = (0.22, 0.26, 0.31, 0.36, 0.41)  # height of a digit as a share of the scene's: 14 to 26 of 64 pixels
-_CLUTTER = (2, 6)  # fewest and most pieces of clutter in a scene
-_NOISE = (6.0, 20.0)  # standard deviation, of 255
+_SCALES = (0.26, 0.30, 0.34, 0.39, 0.44)  # height of a digit as a share of the scene's: 12 to 21 of 48 pixels
+_CLUTTER = (1, 5)  # fewest and most pieces of clutter in a scene
+_NOISE = (4.0, 14.0)  # standard deviation, of 255
 _BLOCK = 500
 
 
@@ -44,7 +44,7 @@ class _Stamps:
     """One (P, s, s) array a scale."""
 
 
-def scenes(train: int = 4000, test: int = 1000, size: int = 64, seed: int = 0) -> Dataset:
+def scenes(train: int = 4000, test: int = 1000, size: int = 48, seed: int = 0) -> Dataset:
     """Scenes of 1 to 5 different digits among clutter; the label set is which digits are present.
 
     The digits are the real handwriting of `sklearn.datasets.load_digits`; test scenes are made of other writers'

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..errors import InputError
-from . import asymmetric, cole, lac, large_loss, lasd, robust, verelst, zhou  # each registers its methods
+from . import asymmetric, auto, cole, lac, large_loss, lasd, robust, verelst, zhou  # each registers its methods
 from .base import METHODS, Batch, Clock, Method, Needs, Outputs, Problem, loss_method, register
 
 
@@ -23,6 +23,7 @@ __all__ = [
     "Outputs",
     "Problem",
     "asymmetric",
+    "auto",
     "cole",
     "lac",
     "large_loss",

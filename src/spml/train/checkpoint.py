@@ -36,12 +36,22 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str
     os.replace(beside, path)
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """The record alone, without reading the tensors."""
+    return _read(path, tensors=False)[1]
+
+
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the record of a file written by `write_tensors`."""
+    return _read(path, tensors=True)
+
+
+def _read(path: Path, tensors: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             record = json.loads((file.metadata() or {})[RECORD])
-            return {name: file.get_tensor(name) for name in file.keys()}, record  # noqa: SIM118
+            names = list(file.keys()) if tensors else []
+            return {name: file.get_tensor(name) for name in names}, record
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
     except (SafetensorError, KeyError, ValueError) as error:

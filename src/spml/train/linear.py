@@ -380,8 +380,13 @@ class _HeadwiseAdam:
                 self._gradients[rate].append((tensor, heads))
 
     def step(self) -> None:
-        for rate, (parts, first, second, steps) in self._moved.items():
-            gradients = [tensor.grad[heads] for tensor, heads in self._gradients[rate]]  # type: ignore[index]
+        for rate, columns in self._moved.items():
+            places = self._gradients[rate]
+            gradients = [tensor.grad[heads] for tensor, heads in places if tensor.grad is not None]
+            if len(gradients) < len(places):  # what took no part in the objective does not move
+                moving = [tensor.grad is not None for tensor, _ in places]
+                columns = tuple(list(itertools.compress(column, moving)) for column in columns)
+            parts, first, second, steps = columns
             adam(
                 parts,
                 gradients,
@@ -667,7 +672,7 @@ def _replay_epoch(groups: list[_Group], task: _Task, epoch: int) -> int:
         return 0
     clock = task.clock(epoch, 0, size)
     watched = _WatchedClock(clock.epoch, clock.epochs, clock.step, clock.steps)
-    aside = groups[0].stream
+    aside = _new_stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):  # the first batch is taken as it is: it warms up, away from the default stream
         for group in groups:

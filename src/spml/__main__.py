@@ -1,0 +1,5 @@
+"""python -m spml"""
+
+from .cli import main
+
+main()

@@ -1,0 +1,240 @@
+"""The command line: spml …
+
+Nothing heavy is imported here: each command imports what it needs, so that `spml --help` answers at once.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .errors import InputError
+
+app = typer.Typer(
+    name="spml",
+    help="One label a row in, all labels out: multi-label classifiers from single positive labels.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+RunFolder = Annotated[Path, typer.Argument(help="Folder of a finished run.", metavar="RUN")]
+
+
+@app.command(epilog="Example: spml quickstart --out demo")
+def quickstart(
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("demo"),
+    scale: Annotated[float, typer.Option(help="Share of the built-in data to use.", min=0.02, max=1.0)] = 1.0,
+) -> None:
+    """Train three methods on built-in scenes of handwritten digits, print a table, write a report."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .quickstart import REFERENCE
+    from .quickstart import quickstart as run_quickstart
+    from .report import write_report
+
+    outcomes = run_quickstart(out, scale=scale)
+    table = Table(title="Scenes of handwritten digits, one label kept a scene")
+    for column in ("method", "learns from", "test mAP", "missing labels recovered", "precision"):
+        table.add_column(column, justify="left" if column in ("method", "learns from") else "right")
+    for outcome in outcomes:
+        name = outcome.run.method
+        table.add_row(
+            name,
+            "all labels" if name == REFERENCE else "one label a scene",
+            f"{100 * outcome.test_map:.1f}",
+            f"{outcome.recovered} of {outcome.missing}",
+            f"{100 * outcome.precision:.0f} %",
+        )
+    Console().print(table)
+    report_path = out / "report.html"
+    write_report([outcome.run for outcome in outcomes], report_path)
+    typer.echo(f"Report: {report_path}")
+
+
+@app.command(epilog="Example: spml train photos/ --out runs/photos")
+def train(
+    data: Annotated[
+        str, typer.Argument(help="A folder per class, a table (csv, parquet), COCO json, VOC folder, .npy, or scenes.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the run; an interrupted run in it goes on.")],
+    method: Annotated[str, typer.Option(help="How to learn; `spml methods` lists them.")] = "auto",
+    setting: Annotated[list[str] | None, typer.Option(help="A setting of the method, name=value; repeatable.")] = None,
+    model: Annotated[str, typer.Option(help="lite0, lite1, lite2, small, or any timm name.")] = "lite0",
+    head: Annotated[str | None, typer.Option(help="linear, label-wise or cam; by default the method's own.")] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the images in pixels; by default the model's.")] = None,
+    epochs: Annotated[int, typer.Option(min=1)] = 10,
+    batch_size: Annotated[int, typer.Option(min=1)] = 16,
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-4,
+    k: Annotated[
+        float | None, typer.Option(help="Expected number of labels of a row, where a method needs it.")
+    ] = None,
+    seed: int = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    kind: Annotated[str | None, typer.Option(help="What DATA is, where it cannot be seen.")] = None,
+    image_column: Annotated[str | None, typer.Option(help="Of a table: the column of image paths.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Of a table: the column of labels.")] = None,
+    image_root: Annotated[Path | None, typer.Option(help="Of a table: where its image paths start.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="Of a .npy feature matrix: the file of labels.")] = None,
+    on_bad_image: Annotated[str | None, typer.Option(help="error (default) or skip.")] = None,
+    track: Annotated[str | None, typer.Option(help="Also log to tensorboard or trackio.")] = None,
+) -> None:
+    """Train a classifier from one label a row. Interrupt it any time; the same command goes on."""
+    from .train.job import TrainJob, train_job
+
+    given = {
+        "kind": kind,
+        "image_column": image_column,
+        "label_column": label_column,
+        "image_root": None if image_root is None else str(image_root),
+        "labels": None if labels is None else str(labels),
+        "on_bad_image": on_bad_image,
+    }
+    job = TrainJob(
+        data=data,
+        options={name: value for name, value in given.items() if value is not None},
+        method=method,
+        settings=_settings(setting or []),
+        model=model,
+        head=head,
+        size=size,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        k=k,
+        seed=seed,
+        device=device,
+        track=track,
+    )
+    best = train_job(job, out, say=typer.echo)
+    score = "" if best["score"] is None else f", held-out score {best['score']:.3f}"
+    typer.echo(f"Done: epoch {best['epoch']} is the best{score}. Now: spml recover {out} --out labels.csv")
+
+
+@app.command(epilog="Example: spml predict runs/photos new/*.jpg --out tags.csv")
+def predict(
+    run: RunFolder,
+    images: Annotated[list[Path], typer.Argument(help="Image files or folders of them.")],
+    out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .jsonl.")],
+    threshold: Annotated[float, typer.Option(help="Labels at least this probable are listed.", min=0, max=1)] = 0.5,
+    top: Annotated[int, typer.Option(help="At least this many labels are listed.", min=0)] = 1,
+    device: str = "auto",
+) -> None:
+    """Label new images with a trained run. Needs neither a GPU nor the training data."""
+    from .predict import predict_files
+
+    count = predict_files(run, images, out, threshold=threshold, top=top, device=device)
+    typer.echo(f"{count} images labelled: {out}")
+
+
+@app.command(epilog="Example: spml recover runs/photos --out labels.csv")
+def recover(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(help="File to write.")],
+    format: Annotated[str | None, typer.Option(help="csv, parquet, coco, label-studio or fiftyone.")] = None,
+) -> None:
+    """Hand back the labels that were missing from the training rows, with confidences."""
+    from .recover import export
+    from .recover import recover as recover_labels
+    from .train.finished import open_run
+
+    recovered = recover_labels(open_run(run))
+    export(recovered, out, format=format)
+    typer.echo(f"{recovered.summary()} {out}")
+
+
+@app.command(epilog="Example: spml report runs/photos --out report.html")
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN…")],
+    out: Annotated[Path, typer.Option(help="HTML file to write.")],
+) -> None:
+    """Write one HTML file with curves, numbers and pictures of one or several runs."""
+    from .report import write_report
+    from .train.finished import open_run
+
+    write_report([open_run(run) for run in runs], out)
+    typer.echo(f"Report: {out}")
+
+
+@app.command(epilog="Example: spml methods")
+def methods() -> None:
+    """List the methods: name, paper, what each needs, what it does."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .methods import METHODS
+
+    table = Table()
+    for column in ("name", "paper", "needs", "what it does"):
+        table.add_column(column, no_wrap=column == "name")
+    for name, made in sorted(METHODS.items()):
+        needs = made.needs
+        wants = [
+            {"full": "full labels", "negatives": "known negatives"}.get(needs.labels, ""),
+            "k" if needs.k else "",
+            f"{len(needs.views)} views" if len(needs.views) > 1 else "",
+            f"{needs.head} head" if needs.head != "linear" else "",
+        ]
+        table.add_row(name, made.paper, ", ".join(filter(None, wants)) or "one label a row", made.summary)
+    Console().print(table)
+
+
+@app.command(epilog="Example: spml info runs/photos")
+def info(run: RunFolder) -> None:
+    """Say what a run is: data, method, settings, best epoch, files."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .train.finished import open_run
+
+    finished = open_run(run)
+    table = Table(show_header=False)
+    for name, value in finished.describe().items():
+        table.add_row(name, str(value))
+    Console().print(table)
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    """name=value pairs; numbers, true and false are read as such."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise InputError(f"--setting {pair} is not of the form name=value")
+        value: Any = text
+        if text.lower() in ("true", "false"):
+            value = text.lower() == "true"
+        else:
+            for read in (int, float):
+                try:
+                    value = read(text)
+                    break
+                except ValueError:
+                    continue
+        settings[name] = value
+    return settings
+
+
+def main() -> None:
+    """Run the command; bad input is one sentence and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        print("Interrupted. The same command goes on where it was.", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+
+
+def _fail(sentence: str) -> None:
+    print(f"spml: {sentence}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

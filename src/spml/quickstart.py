@@ -1,0 +1,81 @@
+"""The quickstart: scenes of handwritten digits, one label kept a scene, three ways to learn from it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import metrics
+from .data import ImageStore, ViewSettings
+from .data.dataset import Dataset, truth_closed
+from .data.scenes import scenes
+from .labels import Labels
+from .methods import method
+from .models import build_classifier
+from .train.finished import FinishedRun, finish, open_run
+from .train.loop import Examples, Run
+from .train.settings import TrainSettings
+
+REFERENCE = "bce"
+SETTINGS = TrainSettings(
+    epochs=15,
+    batch_size=64,
+    learning_rate=3e-3,
+    schedule="cosine",
+    averaging=0.98,
+    views=ViewSettings(flip=0.0, crop_scale=(0.8, 1.0)),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one method reached."""
+
+    run: FinishedRun
+    test_map: float
+    recovered: int
+    missing: int
+    precision: float
+
+
+def quickstart(
+    folder: Path, names: tuple[str, ...] = ("an", "auto", REFERENCE), *, scale: float = 1.0, progress: bool = True
+) -> list[Outcome]:
+    """Train each method on the scenes in its own folder, or take it from there if that was done before."""
+    data = scenes(train=round(4000 * scale), test=round(1000 * scale))
+    options = {"train": round(4000 * scale), "test": round(1000 * scale)}
+    return [_outcome(_trained(folder / name, name, data, options, progress)) for name in names]
+
+
+def _trained(folder: Path, name: str, data: Dataset, options: dict[str, Any], progress: bool) -> FinishedRun:
+    if not (folder / "predictions.safetensors").exists():
+        made = method(name)
+        labels = data.labels.subset(data.train)
+        if made.needs.labels == "full":  # the reference, and only it, learns from the truth
+            assert data.truth is not None
+            labels = data.truth.open().subset(data.train)
+        torch.manual_seed(0)
+        assert isinstance(data.store, ImageStore)
+        classifier = build_classifier("small", len(data.classes), made.needs.head, image_size=data.store.size)
+        training = Examples(data.store, data.train, labels)
+        validation = Examples(data.store, data.validation, data.labels.subset(data.validation))
+        run = Run(folder, classifier, made, training, validation, SETTINGS, progress=progress)
+        with truth_closed():
+            run.fit()
+        finish(run, data, {"path": "scenes", "options": options})
+    return open_run(folder)
+
+
+def _outcome(run: FinishedRun) -> Outcome:
+    """Test mAP, and of the labels missing from the training scenes how many the believed ones hold."""
+    from .recover import recover
+
+    assert run.truth is not None
+    truth: Labels = run.truth
+    scores = torch.from_numpy(run.probabilities[run.test])
+    test_map = metrics.mean_average_precision(scores, truth.dense(run.test) > 0)
+    believed = recover(run).present(run.train) & ~(run.labels.dense(run.train) > 0)
+    missing = (truth.dense(run.train) > 0) & ~(run.labels.dense(run.train) > 0)
+    right = int((believed & missing).sum())
+    return Outcome(run, test_map, right, int(missing.sum()), right / max(int(believed.sum()), 1))

@@ -1,0 +1,154 @@
+"""A finished run: the trained network, what was known of every row, and what the network says of it."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..data.dataset import Dataset
+from ..data.features import FeatureStore
+from ..data.images import ImageStore
+from ..data.open import open_data
+from ..errors import InputError
+from ..labels import Labels
+from ..models import Classifier, classifier_from_description
+from ..models.features import FeatureClassifier, feature_classifier_from_description
+from .checkpoint import read_record, read_tensors, write_tensors, write_text
+from .log import read_log
+from .loop import Run, predict
+
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+PREDICTIONS = "predictions.safetensors"
+
+
+def finish(run: Run, dataset: Dataset, source: dict[str, Any]) -> None:
+    """Write beside a trained network what the commands after training need: predictions for all rows, the labels.
+
+    `source` is {"path": …, "options": {…}}: how the data was opened, so that its images can be found again.
+    """
+    folder = run.folder
+    network = best_network(folder).to(run.device)
+    rows = np.concatenate([dataset.train, dataset.validation, dataset.test])
+    scores = predict(network, dataset.store, rows, device=run.device, precision=run.settings.precision).cpu()
+    probabilities = torch.full((len(dataset), len(dataset.classes)), torch.nan)
+    probabilities[torch.from_numpy(rows)] = scores
+    parts = {name: torch.from_numpy(getattr(dataset, name)) for name in ("train", "validation", "test")}
+    dataset.labels.save(folder / "labels.npz")
+    if dataset.truth is not None:
+        dataset.truth.open().save(folder / "truth.npz")
+    write_text(folder / "names.json", json.dumps(dataset.names.tolist()))
+    write_tensors(
+        folder / PREDICTIONS, {"probabilities": probabilities, **parts}, {"source": source, "data": dataset.name}
+    )
+
+
+def best_network(folder: Path) -> Classifier | FeatureClassifier:
+    """The network of a run's best epoch."""
+    tensors, record = read_tensors(folder / "best.safetensors")
+    made_for_features = "features" in record["model"]
+    make = feature_classifier_from_description if made_for_features else classifier_from_description
+    network: Classifier | FeatureClassifier = make(record["model"])
+    network.load_state_dict(tensors)
+    return network.eval()
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """The files of a run folder, read."""
+
+    folder: Path
+    record: dict[str, Any]
+    """run.json: method, settings of training, model, classes."""
+    best: dict[str, Any]
+    """{score, epoch, weights} of the best epoch."""
+    log: list[dict[str, Any]]
+    """log.jsonl: one line of kind "epoch" an epoch, with loss and validation_raw, validation_averaged."""
+    names: list[str]
+    """One name a row."""
+    labels: Labels
+    """What was known of every row."""
+    truth: Labels | None
+    """All labels of every row, where somebody knows them; unknown entries are 0."""
+    probabilities: Float32
+    """(N, L), NaN for rows in none of the three parts."""
+    train: Int64
+    validation: Int64
+    test: Int64
+    source: dict[str, Any]
+    """How the data was opened: {"path", "options"}."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def method(self) -> str:
+        return str(self.record["method"]["name"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.labels.classes
+
+    def describe(self) -> dict[str, Any]:
+        """What the run is, in words and numbers."""
+        method = {name: value for name, value in self.record["method"].items() if name != "name"}
+        return {
+            "data": self.source["path"],
+            "rows": f"{len(self.train)} train, {len(self.validation)} held out, {len(self.test)} test",
+            "classes": len(self.classes),
+            "method": self.method,
+            "settings": ", ".join(f"{name} {value}" for name, value in method.items()) or "none",
+            "network": self.record["model"].get("backbone", "linear on features"),
+            "epochs": f"{len(self.epochs())} of {self.record['train']['epochs']}",
+            "best epoch": self.best["epoch"],
+            "held-out score": "-" if self.best["score"] is None else round(self.best["score"], 4),
+            "truth known": "yes" if self.truth is not None else "no",
+        }
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """The log's lines of epochs."""
+        return [line for line in self.log if line["kind"] == "epoch"]
+
+    def network(self) -> Classifier | FeatureClassifier:
+        """The trained network, on the CPU, in evaluation mode."""
+        return best_network(self.folder)
+
+    @cached_property
+    def store(self) -> ImageStore | FeatureStore | None:
+        """The rows' images or features, or None where the data is no longer there."""
+        try:
+            return open_data(self.source["path"], **self.source["options"]).store
+        except InputError:
+            return None
+
+
+def open_run(folder: str | Path) -> FinishedRun:
+    """Read a run folder; says what is missing if it is none, or not finished."""
+    path = Path(folder)
+    if not (path / "run.json").exists():
+        raise InputError(f"{path} is not a run: there is no run.json in it. `spml train DATA --out {path}` makes one")
+    if not (path / PREDICTIONS).exists():
+        raise InputError(f"the run in {path} is not finished: repeat its `spml train` command, it goes on where it was")
+    tensors, extra = read_tensors(path / PREDICTIONS)
+    best = read_record(path / "best.safetensors")["best"]
+    return FinishedRun(
+        folder=path,
+        record=json.loads((path / "run.json").read_text(encoding="utf-8")),
+        best=best,
+        log=read_log(path / "log.jsonl"),
+        names=json.loads((path / "names.json").read_text(encoding="utf-8")),
+        labels=Labels.load(path / "labels.npz"),
+        truth=Labels.load(path / "truth.npz") if (path / "truth.npz").exists() else None,
+        probabilities=tensors["probabilities"].numpy(),
+        train=tensors["train"].numpy(),
+        validation=tensors["validation"].numpy(),
+        test=tensors["test"].numpy(),
+        source=extra["source"],
+    )

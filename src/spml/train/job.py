@@ -1,0 +1,136 @@
+"""The practitioner's training: from a path to a finished run, with nothing fully labelled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..data import ImageStore, ViewSettings
+from ..data.dataset import Dataset, truth_closed
+from ..data.open import open_data
+from ..errors import InputError
+from ..methods import Method, method
+from ..models import build_classifier
+from ..models.features import FeatureClassifier
+from .finished import finish
+from .log import tracker
+from .loop import Examples, Run, choose_device
+from .settings import TrainSettings
+
+DEFAULT_SIZE = {"lite0": 224, "lite1": 240, "lite2": 260, "small": 64}
+MEASURED_ROWS = 4096  # of a feature matrix, to learn its scale from
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """What `spml train` was asked for."""
+
+    data: str
+    options: dict[str, Any] = field(default_factory=dict)
+    method: str = "auto"
+    settings: dict[str, Any] = field(default_factory=dict)
+    model: str = "lite0"
+    head: str | None = None
+    size: int | None = None
+    epochs: int = 10
+    batch_size: int = 16
+    learning_rate: float = 1e-4
+    k: float | None = None
+    seed: int = 0
+    device: str = "auto"
+    track: str | None = None
+
+
+def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, progress: bool = True) -> dict[str, Any]:
+    """Open the data, train, write what the later commands need; returns the best epoch."""
+    device = choose_device(job.device)
+    made = method(job.method, **job.settings)
+    options = _with_size(job)
+    dataset = open_data(job.data, **options)
+    for note in dataset.notes:
+        say(note)
+    dataset.store.prepare(progress=progress)
+    dataset = _without_bad_rows(dataset, say)
+    say(
+        f"{dataset.name}: {len(dataset.train)} rows to learn from, {len(dataset.validation)} held out, "
+        f"{len(dataset.classes)} classes"
+    )
+    network = _network(job, made, dataset)
+    images = isinstance(dataset.store, ImageStore)
+    if images and device.type == "cuda":
+        dataset.store.to_device(device)
+    settings = TrainSettings(
+        epochs=job.epochs,
+        batch_size=job.batch_size,
+        learning_rate=job.learning_rate if images else max(job.learning_rate, 1e-3),
+        schedule="cosine",
+        averaging=_averaging(len(dataset.train), job),
+        precision="bf16" if device.type == "cuda" else "32",
+        seed=job.seed,
+        views=ViewSettings(crop_scale=(0.7, 1.0)),
+    )
+    held_out = None
+    if len(dataset.validation):
+        held_out = Examples(dataset.store, dataset.validation, dataset.labels.subset(dataset.validation))
+    run = Run(
+        out,
+        network,
+        made,
+        Examples(dataset.store, dataset.train, dataset.labels.subset(dataset.train)),
+        held_out,
+        settings,
+        k=job.k,
+        device=job.device,
+        trackers=(tracker(job.track, out),) if job.track else (),
+        progress=progress,
+    )
+    with truth_closed():
+        best = run.fit()
+    finish(run, dataset, {"path": _absolute(job.data), "options": options})
+    return best
+
+
+def _with_size(job: TrainJob) -> dict[str, Any]:
+    """The options of the data, with the model's image size where it concerns images."""
+    if job.data == "scenes" or job.options.get("kind") == "features" or job.data.endswith(".npy"):
+        return dict(job.options)
+    return {"size": job.size or DEFAULT_SIZE.get(job.model, 224), **job.options}
+
+
+def _absolute(data: str) -> str:
+    return data if data == "scenes" else str(Path(data).resolve())
+
+
+def _averaging(rows: int, job: TrainJob) -> float:
+    """Average over about a tenth of all steps, and at least ten."""
+    steps = job.epochs * max(rows // job.batch_size, 1)
+    return 1 - 1 / max(steps / 10, 10)
+
+
+def _without_bad_rows(dataset: Dataset, say: Callable[[str], None]) -> Dataset:
+    """Rows whose image cannot be read are left out of every part, and said."""
+    good = dataset.store.good_rows
+    if len(good) == len(dataset):
+        return dataset
+    say(f"{len(dataset) - len(good)} images cannot be read and are left out")
+    parts = {name: np.intersect1d(getattr(dataset, name), good) for name in ("train", "validation", "test")}
+    return Dataset(
+        dataset.name, dataset.store, dataset.names, dataset.labels, dataset.truth, **parts, notes=dataset.notes
+    )
+
+
+def _network(job: TrainJob, made: Method, dataset: Dataset) -> nn.Module:
+    torch.manual_seed(job.seed)
+    if isinstance(dataset.store, ImageStore):
+        settings = {"boost": 5.0} if job.method == "boostlu" else {}
+        head = job.head or made.needs.head
+        return build_classifier(job.model, len(dataset.classes), head, image_size=dataset.store.size, **settings)
+    if made.needs.head != "linear":
+        raise InputError(f"method {made.name!r} needs images: features have no {made.needs.head} head")
+    network = FeatureClassifier(dataset.store.dim, len(dataset.classes))
+    network.measure(dataset.store.batch(dataset.train[:MEASURED_ROWS]))
+    return network
