@@ -277,23 +277,37 @@ def test_wrong_images_are_refused(images: Tensor) -> None:
 # Backbones
 
 
-def test_small_net_is_small_and_group_norm_sees_one_image_at_a_time() -> None:
-    parameters = sum(p.numel() for p in SmallNet().parameters())
-    assert 3e5 < parameters < 1e6
+def test_small_net_is_small_and_can_see_one_image_at_a_time() -> None:
+    for norm in ("batch", "none"):
+        assert 3e5 < sum(p.numel() for p in SmallNet(norm).parameters()) < 1e6
     images = pictures(4)
-    alone, together = small(backbone="small-group").train(), small(backbone="small").train()
+    alone, together = small(backbone="small-nf").train(), small(backbone="small").train()
     torch.testing.assert_close(alone(images[:1]).logits, alone(images).logits[:1])
     assert not torch.allclose(together(images[:2]).logits, together(images).logits[:2])
 
 
-def test_small_net_learns() -> None:
+def test_standardised_filters_keep_the_scale() -> None:
+    torch.manual_seed(0)
+    net, images = SmallNet("none"), torch.randn(4, 3, 64, 64)
+    with torch.no_grad():
+        before = net(images)
+        for parameter in net.parameters():
+            if parameter.ndim == 4 and parameter.shape[1] > 1:  # a filter, shifted and scaled
+                parameter.mul_(3).add_(1)
+        after = net(images)
+    torch.testing.assert_close(after, before, rtol=1e-2, atol=1e-2)
+    assert 0.3 < before.std() < 3
+
+
+@pytest.mark.parametrize("backbone", ["small", "small-nf"])
+def test_small_net_learns(backbone: str) -> None:
     """Two classes, each a bright square in its own half: a few steps tell them apart."""
     torch.manual_seed(0)
     labels = torch.randint(0, 2, (64, 2)).float()
     images = torch.full((64, 3, 32, 32), 0.2)
     images[:, 0, 4:12, 4:12] += 0.6 * labels[:, 0, None, None]
     images[:, 2, 18:26, 18:26] += 0.6 * labels[:, 1, None, None]
-    classifier = build_classifier("small", 2, image_size=32)
+    classifier = build_classifier(backbone, 2, image_size=32)
     optimizer = torch.optim.AdamW(classifier.parameters(), lr=3e-3)
     for _ in range(15):
         loss = F.binary_cross_entropy_with_logits(classifier(images).logits, labels)
@@ -397,7 +411,7 @@ def test_parameter_groups_are_disjoint_and_complete(head: str, settings: dict[st
     ("backbone", "head", "settings"),
     [
         ("small", "linear", {"dropout": 0.3}),
-        ("small-group", "cam", {"boost": 5.0}),
+        ("small-nf", "cam", {"boost": 5.0}),
         ("test_vit", "label-wise", {"width": 32, "projection": False, "with_maps": True}),
     ],
 )

@@ -79,7 +79,7 @@ class Auto(Method):
             number = counted.sum(-2, keepdim=True)
             mean = torch.where(counted, now, 0.0).sum(-2, keepdim=True) / number.clamp(min=1)
             # A class's average moves by how many of it the batch has: rare classes are not rushed.
-            momentum = settings.class_momentum ** number if level is self.observed_level else settings.class_momentum
+            momentum = settings.class_momentum**number if level is self.observed_level else settings.class_momentum
             level.copy_(torch.where(number > 0, _moved(level, mean, momentum), level))
 
 

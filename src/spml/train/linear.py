@@ -36,6 +36,7 @@ BATCH_SIZES = (8, 16)
 
 _BLOCK = 2**22  # features handed out at one time when all rows are scored
 _SMALL = 2**28  # bytes up to which features and label tables are copied into one matrix, whose batches are quick
+_SMALL_STEP = 2**27  # products of weights and features in a step up to which one CPU thread computes it
 
 
 class Features(Protocol):
@@ -182,7 +183,8 @@ def train_heads(
     with _progress(len(specs) * epochs if progress else 0) as advance:
         for team in _teams(specs, task, memory_limit):
             groups = [_Group(indices, [specs[i] for i in indices], task) for indices in team]
-            _train_team(groups, task, judge, patience, advance)
+            with _threads_for(groups):
+                _train_team(groups, task, judge, patience, advance)
             for group in groups:
                 results.update(group.results())
     return [results[i] for i in range(len(specs))]
@@ -646,6 +648,18 @@ def _train_team(
         for group in active:
             group.end_epoch(epoch, judge, patience)
         advance(sum(len(group.specs) for group in groups))
+
+
+@contextmanager
+def _threads_for(groups: list[_Group]) -> Iterator[None]:
+    """One CPU thread for small steps: they gain little from more, and on a busy machine wait long for each other."""
+    threads = torch.get_num_threads()
+    products = groups[0].weight.numel() * groups[0].batch_size
+    torch.set_num_threads(1 if products < _SMALL_STEP else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class _WatchedClock(Clock):

@@ -10,7 +10,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -128,6 +128,7 @@ class Run:
         settings: TrainSettings | None = None,
         *,
         k: float | None = None,
+        start: Mapping[str, Tensor] | None = None,
         device: str = "auto",
         trackers: tuple[Tracker, ...] = (),
         progress: bool = True,
@@ -145,6 +146,8 @@ class Run:
         self.log = RunLog(self.folder / "log.jsonl", trackers if self.processes.first else ())
 
         method.prepare(Problem(training.labels, k=k, seeds=self.settings.seed))
+        if start is not None:  # what a phase before this one remembered (LinearInit)
+            method.load_state_dict({name: value.cpu() for name, value in start.items()})
         self.method.to(self.device)
         self.classifier = classifier.to(self.device).to(memory_format=torch.channels_last)
         self.average = copy.deepcopy(self.classifier).requires_grad_(False) if self.settings.averaging else None

@@ -1,0 +1,300 @@
+"""Charts as inline SVG, coloured by the page's variables so that light and dark both look right."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .axes import Axis, Plane, minus, short
+from .markup import Html, join, tag
+
+Values = npt.NDArray[np.floating]
+
+COLOURS = 6
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: its points, and where there are several runs the standard deviation around each."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    spread: Sequence[float] | None = None
+    mark: str = ""
+    """A CSS class in place of the next colour: "guide" for a line that is no measurement."""
+
+
+def colour(place: int) -> str:
+    """The classes of the place-th colour; after the last the colours come again, dashed."""
+    return f"s{place % COLOURS + 1}" + (" again" if place >= COLOURS else "")
+
+
+def figure(title: str, *parts: Html | None, note: str = "", wide: bool = False) -> Html:
+    """A titled picture with a sentence on how to read it."""
+    caption = tag("figcaption", tag("h3", title), tag("p", note) if note else None)
+    return tag("figure", caption, *parts, class_="card figure" + (" wide" if wide else ""))
+
+
+def legend(names: Sequence[str], marks: Sequence[str] | None = None) -> Html | None:
+    """Names beside their colours; nothing for a single one."""
+    if len(names) < 2:
+        return None
+    classes = marks or [colour(place) for place in range(len(names))]
+    items = [
+        tag("li", tag("span", class_=f"key {mark}"), name, class_="name")
+        for name, mark in zip(names, classes, strict=True)
+    ]
+    return tag("ul", *items, class_="legend")
+
+
+def numbers(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "The numbers") -> Html:
+    """What a picture shows, as a table folded away."""
+    head = tag("tr", *(tag("th", cell, scope="col") for cell in header))
+    body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
+    table = tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll", tabindex=0)
+    return tag("details", tag("summary", title), table, class_="numbers")
+
+
+def line_chart(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    note: str = "",
+    log_x: bool = False,
+    whole_x: bool = False,
+    y_range: tuple[float, float] | None = None,
+    mark: tuple[float, str] | None = None,
+    wide: bool = False,
+) -> Html:
+    """Lines over x, with a band of one standard deviation where there is one. `mark` is an x that has a name."""
+    x = Axis.over((v for s in series for v in s.x), x_label, log=log_x, whole=whole_x, room=0.03)
+    edges = [
+        v + sign * w for s in series for v, w in zip(s.y, s.spread or [0.0] * len(s.y), strict=True) for sign in (-1, 1)
+    ]
+    y = Axis(*y_range, y_label) if y_range else Axis.over(edges, y_label)
+    plane = Plane(x, y)
+    parts: list[Html] = []
+    if mark is not None and x.low <= mark[0] <= x.high:
+        parts.append(_mark(plane, *mark))
+    for place, one in enumerate(series):
+        parts.append(tag("g", *_line(plane, one), class_=one.mark or colour(place)))
+    says = f"{title}. " + "; ".join(_in_words(s) for s in series)
+    head = [x_label, *(s.name for s in series)]
+    every_x = sorted({v for s in series for v in s.x if math.isfinite(v)})
+    lookup = [dict(zip(s.x, s.y, strict=True)) for s in series]
+    rows = [[_shown(v), *(_shown(values.get(v)) for values in lookup)] for v in every_x]
+    return figure(
+        title,
+        legend([s.name for s in series], [s.mark or colour(place) for place, s in enumerate(series)]),
+        plane.drawing(*parts, says=says),
+        numbers(head, rows),
+        note=note,
+        wide=wide,
+    )
+
+
+def histogram(
+    groups: Sequence[tuple[str, str, Values]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    note: str = "",
+    log_y: bool = False,
+) -> Html:
+    """Outlines of equal bins over [0, 1]. A group is its name, its CSS class and one height a bin."""
+    top = max((float(heights.max()) for _, _, heights in groups), default=1.0) or 1.0
+    y = Axis(0.5, max(top * 1.5, 10), y_label, log=True) if log_y else Axis(0, top * 1.05, y_label)
+    plane = Plane(Axis(0, 1, x_label), y)
+    parts = []
+    for name, mark, heights in groups:
+        edges = np.linspace(0, 1, len(heights) + 1)
+        floor = plane.at_y(y.low)
+        steps = [f"M{plane.at_x(0)} {floor}"]
+        for height, left, right in zip(heights, edges[:-1], edges[1:], strict=True):
+            level = plane.at_y(max(float(height), y.low))
+            steps.append(f"L{plane.at_x(float(left))} {level}L{plane.at_x(float(right))} {level}")
+        steps.append(f"L{plane.at_x(1)} {floor}Z")
+        parts.append(tag("g", tag("path", tag("title", name), class_="area", d="".join(steps)), class_=mark))
+    bins = len(groups[0][2])
+    rows = [
+        [f"{i / bins:.2f} to {(i + 1) / bins:.2f}", *(_shown(float(heights[i])) for _, _, heights in groups)]
+        for i in range(bins)
+    ]
+    names = [name for name, _, _ in groups]
+    return figure(
+        title,
+        legend(names, [mark for _, mark, _ in groups]),
+        plane.drawing(*parts, says=f"{title}: {', '.join(names)}, {y_label} in {bins} bins of {x_label}"),
+        numbers([x_label, *names], rows),
+        note=note,
+    )
+
+
+def heat_map(
+    values: Values,
+    *,
+    title: str,
+    x: Axis,
+    y: Axis,
+    note: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    unit: str = "",
+) -> Html:
+    """A table of numbers as a picture: row 0 at the bottom, the fuller the colour the larger the number."""
+    least = float(np.nanmin(values)) if low is None else low
+    most = float(np.nanmax(values)) if high is None else high
+    plane = Plane(x, y)
+    rows, columns = values.shape
+    xs = np.linspace(plane.at_x(x.low), plane.at_x(x.high), columns + 1)
+    ys = np.linspace(plane.at_y(y.low), plane.at_y(y.high), rows + 1)
+    cells = []
+    for row in range(rows):
+        for column in range(columns):
+            share = (float(values[row, column]) - least) / ((most - least) or 1.0)
+            if not share > 0.004:  # nothing to see, or nan
+                continue
+            cells.append(
+                tag(
+                    "rect",
+                    tag("title", f"{values[row, column]:.3g}"),
+                    class_="cell",
+                    x=round(float(xs[column]), 1),
+                    y=round(float(ys[row + 1]), 1),
+                    width=round(float(xs[column + 1] - xs[column]), 1) + 0.2,
+                    height=round(float(ys[row] - ys[row + 1]), 1) + 0.2,
+                    fill_opacity=round(min(share, 1.0), 3),
+                )
+            )
+    ends = (f"{v:.3g} {unit}".strip() for v in (least, most))
+    scale = tag("p", tag("span", next(ends)), tag("span", class_="ramp"), tag("span", next(ends)), class_="scale")
+    says = f"{title}. {x.label} against {y.label}; from {least:.3g} to {most:.3g} {unit}".strip()
+    return figure(title, scale, plane.drawing(*cells, says=says, grid=False), note=note)
+
+
+def scatter(
+    x: Sequence[float],
+    y: Sequence[float],
+    names: Sequence[str],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    note: str = "",
+) -> Html:
+    """Named points and the line y = x."""
+    both = [v for v in (*x, *y) if math.isfinite(v)]
+    one = Axis.over([0.0, *both])
+    high = one.high
+    plane = Plane(Axis(0, high, x_label), Axis(0, high, y_label), height=320)
+    diagonal = tag("line", class_="mark", x1=plane.at_x(0), y1=plane.at_y(0), x2=plane.at_x(high), y2=plane.at_y(high))
+    there = [(a, b, name) for a, b, name in zip(x, y, names, strict=True) if math.isfinite(a) and math.isfinite(b)]
+    points = [_dot(plane, a, b, f"{name}: {a:.3g}, {b:.3g}", radius=4.5) for a, b, name in there]
+    says = f"{title}. {x_label} against {y_label} for {len(there)} labels"
+    rows = [[name, _shown(a), _shown(b)] for a, b, name in there]
+    drawing = plane.drawing(diagonal, tag("g", *points, class_="s1"), says=says)
+    return figure(title, drawing, numbers(["label", x_label, y_label], rows), note=note)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A name, its length in -1..1 and what it says."""
+
+    name: str
+    length: float
+    value: str
+    mark: str = "s1"
+
+
+def bars(entries: Sequence[Bar], *, show: int = 24) -> Html:
+    """Horizontal bars as a list; of more than `show` the first and the last half, all of them folded away."""
+
+    def listed(part: Sequence[Bar]) -> Html:
+        signed = any(bar.length < 0 for bar in entries)
+        return tag("ol", *(_bar(bar, signed) for bar in part), class_="bars")
+
+    if len(entries) <= show:
+        return listed(entries)
+    half = show // 2
+    gap = tag("p", f"… {len(entries) - 2 * half} more …", class_="gap")
+    everything = tag("details", tag("summary", f"All {len(entries)}"), listed(entries))
+    return join(listed(entries[:half]), gap, listed(entries[-half:]), everything)
+
+
+def _bar(bar: Bar, signed: bool) -> Html:
+    length = 0.0 if bar.length != bar.length else max(-1.0, min(1.0, bar.length))
+    if signed:  # zero is in the middle
+        left, width = (50 + 50 * min(length, 0), 50 * abs(length))
+    else:
+        left, width = 0.0, 100 * length
+    fill = tag("span", class_=f"fill {bar.mark}", style=f"left:{left:.1f}%;width:{width:.1f}%")
+    return tag(
+        "li",
+        tag("span", bar.name, class_="name"),
+        tag("span", fill, class_="bar" + (" signed" if signed else "")),
+        tag("span", bar.value, class_="value"),
+    )
+
+
+def _line(plane: Plane, one: Series) -> list[Html]:
+    points = [(x, y, w) for x, y, w in zip(one.x, one.y, one.spread or [0.0] * len(one.y), strict=True)]
+    pieces: list[list[tuple[float, float, float]]] = [[]]
+    for point in points:
+        if math.isfinite(point[1]):
+            pieces[-1].append(point)
+        elif pieces[-1]:
+            pieces.append([])
+    drawn: list[Html] = []
+    for piece in pieces:
+        if one.spread is not None and len(piece) > 1:
+            around = [(x, y + w) for x, y, w in piece] + [(x, y - w) for x, y, w in reversed(piece)]
+            drawn.append(tag("path", class_="band", d=_path(plane, around) + "Z"))
+        if len(piece) > 1:
+            drawn.append(tag("path", class_="line", d=_path(plane, [(x, y) for x, y, _ in piece])))
+        if len(points) <= 30:
+            drawn += [_dot(plane, x, y, f"{one.name}, {short(x)}: {_shown(y)}", radius=2.6) for x, y, _ in piece]
+    return drawn
+
+
+def _dot(plane: Plane, x: float, y: float, says: str, radius: float) -> Html:
+    return tag("circle", tag("title", says), class_="dot", cx=plane.at_x(x), cy=plane.at_y(y), r=radius)
+
+
+def _path(plane: Plane, points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{plane.at_x(x)} {plane.at_y(y)}" for x, y in points)
+
+
+def _mark(plane: Plane, x: float, name: str) -> Html:
+    place = plane.at_x(x)
+    end = plane.x.share(x) > 0.6
+    return join(
+        tag("line", class_="mark", x1=place, x2=place, y1=plane.at_y(plane.y.low), y2=plane.at_y(plane.y.high)),
+        tag(
+            "text",
+            name,
+            class_="axis",
+            x=place + (-6 if end else 6),
+            y=plane.at_y(plane.y.high) + 10,
+            text_anchor="end" if end else "start",
+        ),
+    )
+
+
+def _in_words(one: Series) -> str:
+    finite = [(x, y) for x, y in zip(one.x, one.y, strict=True) if math.isfinite(y)]
+    if not finite:
+        return f"{one.name}: no values"
+    (first_x, first), (last_x, last) = finite[0], finite[-1]
+    return f"{one.name}: {_shown(first)} at {short(first_x)}, {_shown(last)} at {short(last_x)}"
+
+
+def _shown(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "–"
+    return minus(f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}")

@@ -1,0 +1,123 @@
+"""The loss around a trained network: how flat the place is where training ended (Zhou et al., figure 5)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..labels import Labels
+from ..methods import Clock, Method, Problem, method
+from ..train.checkpoint import read_tensors
+from ..train.finished import FinishedRun
+from .axes import Axis
+from .figures import heat_map
+from .markup import Html
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Of logits (B, L), labels (B, L) and positions among the training rows (B,)."""
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """The loss on a grid around a network: values[i, j] at offsets[i] along one direction, offsets[j] along another."""
+
+    values: npt.NDArray[np.float64]
+    offsets: npt.NDArray[np.float64]
+
+
+@torch.no_grad()
+def loss_landscape(
+    run: FinishedRun,
+    examples: int = 256,
+    *,
+    steps: int = 11,
+    reach: float = 0.5,
+    seed: int = 0,
+    loss: Loss | None = None,
+) -> Landscape:
+    """The run's loss on some of its training rows, along two random directions through its network.
+
+    A direction is drawn from a Gaussian and each of its filters scaled to the length of the network's own filter
+    (Li et al. 2018), so that networks of different weights can be compared; biases and batch norms stay. The grid
+    has steps × steps points (odd, so that the network itself is one) up to `reach` filter lengths away. Without
+    `loss` it is the run's own method with what it remembered, in evaluation mode.
+    """
+    if steps < 3 or steps % 2 == 0:
+        raise InputError(f"steps is {steps}: it must be an odd number of at least 3.")
+    if examples < 1:
+        raise InputError(f"examples is {examples}: it must be at least 1.")
+    if run.store is None:
+        raise InputError(f"the data of {run.name} is no longer there: its loss cannot be computed.")
+    generator = torch.Generator().manual_seed(seed)
+    positions = torch.randperm(len(run.train), generator=generator)[:examples].sort().values
+    inputs = run.store.batch(run.train[positions.numpy()])
+    labels = training_labels(run)
+    batch = labels.batch(positions.numpy())
+    measure = loss or own_loss(run, labels)
+
+    network = run.network()
+    centre = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    first, second = (_direction(centre, generator) for _ in range(2))
+    offsets = np.linspace(-reach, reach, steps)
+    values = np.empty((steps, steps))
+    for i, along in enumerate(offsets):
+        for j, across in enumerate(offsets):
+            for name, parameter in network.named_parameters():
+                parameter.copy_(centre[name] + float(along) * first[name] + float(across) * second[name])
+            values[i, j] = float(measure(_logits(network, inputs), batch, positions))
+    return Landscape(values, offsets)
+
+
+def training_labels(run: FinishedRun) -> Labels:
+    """What the run learned from: the labels given, or for a reference on full labels the truth."""
+    labels = run.labels.subset(run.train)
+    if labels.fingerprint() != run.record["data"]["labels"] and run.truth is not None:
+        return run.truth.subset(run.train)
+    return labels
+
+
+def own_loss(run: FinishedRun, labels: Labels) -> Loss:
+    """The objective of the run's method, with what it remembered at the best epoch."""
+    settings: Mapping[str, Any] = {key: value for key, value in run.record["method"].items() if key != "name"}
+    made: Method = method(run.method, **settings)
+    made.prepare(Problem(labels, k=run.record["k"], seeds=run.record["train"]["seed"]))
+    made.load_state_dict(read_tensors(run.folder / "best-memory.safetensors")[0])
+    made.eval()
+    clock = Clock(run.best["epoch"], run.record["train"]["epochs"])
+    return lambda logits, known, rows: made.objective(logits, known, rows, clock)
+
+
+def landscape_chart(landscape: Landscape, title: str, low: float, high: float) -> Html:
+    """One landscape as a picture, on a logarithmic scale from low to high that several can share."""
+    edge = float(landscape.offsets[-1] + (landscape.offsets[1] - landscape.offsets[0]) / 2)
+    return heat_map(
+        np.log10(np.maximum(landscape.values, 1e-12)),
+        title=title,
+        x=Axis(-edge, edge, "one random direction"),
+        y=Axis(-edge, edge, "another"),
+        low=float(np.log10(max(low, 1e-12))),
+        high=float(np.log10(max(high, 1e-12))),
+        unit="log₁₀ loss",
+    )
+
+
+def _direction(centre: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+    direction = {}
+    for name, weight in centre.items():
+        drawn = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+        if weight.dim() < 2:
+            direction[name] = torch.zeros_like(weight)
+            continue
+        lengths = drawn.flatten(1).norm(dim=1).clamp(min=1e-12)
+        scale = weight.flatten(1).norm(dim=1) / lengths
+        direction[name] = drawn * scale.view(-1, *[1] * (weight.dim() - 1))
+    return direction
+
+
+def _logits(network: nn.Module, inputs: Tensor, batch: int = 128) -> Tensor:
+    return torch.cat([network(inputs[start : start + batch]).logits.float() for start in range(0, len(inputs), batch)])

@@ -1,0 +1,61 @@
+"""Markup that escapes by construction: a text put into a tag stays text, whatever it holds."""
+
+from html import escape
+
+VOID = frozenset({"br", "img", "meta", "circle", "line", "path", "rect"})
+
+
+class Html(str):
+    """Markup. A plain `str` is text, and is escaped when it enters a tag."""
+
+    __slots__ = ()
+
+
+Child = str | None
+Attribute = str | int | float | bool | None
+
+
+def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
+    """<name attributes>children</name>. None is left out; `class_` and `aria_label` become class and aria-label."""
+    opening = name + "".join(_attribute(key, value) for key, value in attributes.items())
+    if name in VOID and not children:
+        return Html(f"<{opening}>" if name in ("br", "img", "meta") else f"<{opening}/>")
+    return Html(f"<{opening}>{join(*children)}</{name}>")
+
+
+def join(*children: Child) -> Html:
+    """Children one after the other."""
+    return Html("".join(c if isinstance(c, Html) else escape(c, quote=False) for c in children if c is not None))
+
+
+def _attribute(key: str, value: Attribute) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    if value is True:
+        return f" {name}"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f' {name}="{escape(text)}"'
+
+
+def count(number: int, noun: str = "", plural: str = "") -> str:
+    """1,234 or, with a noun, "1 image" and "1,234 images"."""
+    if not noun:
+        return f"{number:,}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def percent(share: float) -> str:
+    """A share as whole per cent; what is not all never reads 100%, what is not nothing never 0%."""
+    if share != share:
+        return "–"
+    if 0 < share < 0.005:
+        return "<1%"
+    if 0.995 <= share < 1:
+        return ">99%"
+    return f"{share:.0%}"
+
+
+def hundred(share: float) -> str:
+    """A score in 0..1 as the papers print it, out of 100."""
+    return "–" if share != share else f"{100 * share:.1f}"

@@ -1,0 +1,97 @@
+"""Tables of results drawn as lines: mean and standard deviation over seeds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .figures import Series, line_chart
+from .markup import Html, tag
+from .sections import Section
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Rows of results, as read from a csv file, and which of their columns to draw: `y` over `x`, a line a `by`."""
+
+    title: str
+    rows: Rows
+    x: str
+    y: str = "test_map"
+    by: str = "method"
+    x_label: str = ""
+    y_label: str = "test mAP"
+    log_x: bool = False
+    note: str = ""
+
+
+def label_budget(rows: Rows, x: str = "labels", y: str = "test_map") -> Study:
+    """Cole et al., figure 1: test mAP over the number of labels that were given."""
+    return Study(
+        "What labels buy",
+        rows,
+        x,
+        y,
+        x_label="labels given",
+        log_x=True,
+        note="How good the model is for how many labels somebody had to give.",
+    )
+
+
+def k_sensitivity(rows: Rows, x: str = "k", y: str = "test_map") -> Study:
+    """Cole et al., figure A1: test mAP over the assumed number of positive labels a row."""
+    return Study(
+        "If k is guessed wrong",
+        rows,
+        x,
+        y,
+        x_label="k: labels assumed to be on a row",
+        note="How much it matters how many labels a row is assumed to have.",
+    )
+
+
+def study_chart(study: Study) -> Html:
+    """The study as a line chart; scores in 0..1 are shown out of 100."""
+    points: dict[str, dict[float, list[float]]] = {}
+    for place, row in enumerate(study.rows):
+        points.setdefault(str(row.get(study.by, "")), {}).setdefault(_number(study, place, row, study.x), []).append(
+            100 * _number(study, place, row, study.y)
+        )
+    series = []
+    for name, at in sorted(points.items()):
+        xs = sorted(at)
+        repeated = any(len(at[x]) > 1 for x in xs)
+        spread = [float(np.std(at[x], ddof=1)) if len(at[x]) > 1 else 0.0 for x in xs] if repeated else None
+        series.append(Series(name, xs, [float(np.mean(at[x])) for x in xs], spread))
+    note = study.note + (" The band is one standard deviation over seeds." if any(s.spread for s in series) else "")
+    return line_chart(
+        series,
+        title=study.title,
+        x_label=study.x_label or study.x,
+        y_label=study.y_label,
+        note=note.strip(),
+        log_x=study.log_x,
+    )
+
+
+def studies_section(studies: Sequence[Study]) -> Section:
+    charts = tag("div", *(study_chart(study) for study in studies), class_="figures")
+    return Section("studies", "Studies", charts)
+
+
+def _number(study: Study, place: int, row: Mapping[str, Any], column: str) -> float:
+    try:
+        number = float(row[column])
+    except KeyError:
+        there = ", ".join(map(str, row))
+        raise InputError(f"{study.title}: row {place} has no column {column!r}; it has {there}.") from None
+    except (TypeError, ValueError):
+        raise InputError(f"{study.title}: row {place}, column {column!r} is {row[column]!r}, not a number.") from None
+    if not math.isfinite(number) or (study.log_x and column == study.x and number <= 0):
+        raise InputError(f"{study.title}: row {place}, column {column!r} is {number:g}, which cannot be drawn.")
+    return number
