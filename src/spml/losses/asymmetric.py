@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .terms import focal_negative_term, focal_positive_term, in_full_precision, logit
+from .terms import focal_negative_term, focal_positive_term, in_full_precision, logit, signed_focal_term
 
 
 def focal(logits: Tensor, labels: Tensor, *, focusing: float = 2.0, balance: float | None = None) -> Tensor:
@@ -18,8 +18,7 @@ def focal(logits: Tensor, labels: Tensor, *, focusing: float = 2.0, balance: flo
     """
     logits = in_full_precision(logits)
     positive = labels > 0
-    # One focal term serves both signs: a negative at g is a positive at -g.
-    entries = focal_positive_term(torch.where(positive, logits, -logits), focusing)
+    entries = signed_focal_term(logits, positive, focusing, focusing)
     if balance is None:
         return entries
     return torch.where(positive, balance * entries, (1.0 - balance) * entries)
@@ -40,6 +39,8 @@ def asymmetric(
     the formula as written) and one does not (`detach_weight=True`).
     """
     logits = in_full_precision(logits)
+    if shift == 0:
+        return signed_focal_term(logits, labels > 0, positive_focusing, negative_focusing, detach_weight)
     return torch.where(
         labels > 0,
         focal_positive_term(logits, positive_focusing, detach_weight),
@@ -99,10 +100,9 @@ def leveraged_asymmetric_with_disambiguation(
         )
     unknown = labels == 0
     pseudo_positive = unknown & (logits > logit(threshold))
-    present = focal_positive_term(logits, positive_focusing)
-    absent = focal_negative_term(logits, negative_focusing)
-    guessed = torch.where(pseudo_positive, positive_leverage * present, negative_leverage * absent)
-    return torch.where(unknown, guessed, torch.where(labels > 0, present, absent))
+    entries = signed_focal_term(logits, (labels > 0) | pseudo_positive, positive_focusing, negative_focusing)
+    guessed = torch.where(pseudo_positive, positive_leverage * entries, negative_leverage * entries)
+    return torch.where(unknown, guessed, entries)
 
 
 def risk_consistent_full_loss(

@@ -1,13 +1,14 @@
 """Losses of Cole et al. 2021, "Multi-Label Learning from Single Positive Labels".
 
 The published losses divide by the number of classes; entries here are not divided, so their mean is the
-published value. A verified negative (-1) always costs its full -log(1 - p): only assumed negatives are weakened.
+published value. A verified negative (-1) is never weakened as assumed negatives are; label smoothing, where asked for,
+is for all labels.
 """
 
 import torch
 from torch import Tensor
 
-from .terms import in_full_precision, negative_term, positive_term, signed_term, soft_term
+from .terms import constant, in_full_precision, signed_term, soft_term
 
 
 def ignore_unobserved(logits: Tensor, labels: Tensor) -> Tensor:
@@ -23,8 +24,8 @@ def smoothed_bce(logits: Tensor, labels: Tensor, *, smoothing: float = 0.1) -> T
     """BCE-LS: Eq. 5 with targets 1 - ε/2 and ε/2; unknown labels cost nothing. `smoothing` is ε."""
     logits = in_full_precision(logits)
     half = smoothing / 2
-    smoothed = torch.where(labels > 0, soft_term(logits, 1.0 - half), soft_term(logits, half))
-    return torch.where(labels == 0, 0.0, smoothed)
+    target = torch.where(labels > 0, constant(1.0 - half, logits), constant(half, logits))
+    return torch.where(labels == 0, 0.0, soft_term(logits, target))
 
 
 def assume_negative(logits: Tensor, labels: Tensor) -> Tensor:
@@ -48,11 +49,8 @@ def smoothed_assume_negative(
     The authors' code smooths by ε where the paper smooths by ε/2: their tables need 0.2 here, not 0.1.
     """
     logits = in_full_precision(logits)
-    return torch.where(
-        labels > 0,
-        soft_term(logits, 1.0 - positive_smoothing / 2),
-        soft_term(logits, negative_smoothing / 2),
-    )
+    present, absent = 1.0 - positive_smoothing / 2, negative_smoothing / 2
+    return soft_term(logits, torch.where(labels > 0, constant(present, logits), constant(absent, logits)))
 
 
 def pairwise_ranking(logits: Tensor, labels: Tensor) -> Tensor:
@@ -89,6 +87,5 @@ def expected_positive(
     """
     logits = in_full_precision(logits)
     scale = 1.0 if divide_by_classes else float(logits.shape[-1])
-    known = torch.where(labels > 0, positive_term(logits), negative_term(logits))
-    entries = torch.where(labels == 0, 0.0, scale * known)
+    entries = torch.where(labels == 0, 0.0, scale * signed_term(logits, labels > 0))
     return entries + weight * expected_positive_regulariser(logits, k)[..., None, None]

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .terms import focal_negative_term, focal_positive_term, in_full_precision, logit, positive_term
+from .terms import focal_positive_term, in_full_precision, logit, positive_term, signed_focal_term
 
 
 def _margined(logits: Tensor, labels: Tensor, margin: float) -> Tensor:
@@ -29,11 +29,7 @@ def self_paced_correction(
     logits = in_full_precision(logits)
     corrected = (labels == 0) & (logits > logit(threshold))
     positive = (labels > 0) | corrected if epoch >= first_epoch else labels > 0
-    return torch.where(
-        positive,
-        focal_positive_term(_margined(logits, labels, margin), positive_focusing),
-        focal_negative_term(logits, negative_focusing),
-    )
+    return signed_focal_term(_margined(logits, labels, margin), positive, positive_focusing, negative_focusing)
 
 
 def hill(
@@ -91,6 +87,10 @@ def generalised_robust(
     belief = torch.sigmoid(slope * probability + offset)
     weight = torch.exp(-((probability - centre) ** 2) / (2.0 * width**2))
     as_positive = -torch.expm1(positive_power * F.logsigmoid(logits)) / positive_power
-    as_negative = -torch.expm1(negative_power * F.logsigmoid(-logits)) / negative_power
+    as_negative = (
+        torch.sigmoid(logits)
+        if negative_power == 1
+        else -torch.expm1(negative_power * F.logsigmoid(-logits)) / negative_power
+    )
     unknown = weight * (belief * as_positive + (1.0 - belief) * as_negative)
     return torch.where(labels > 0, positive_term(logits), torch.where(labels < 0, as_negative, unknown))

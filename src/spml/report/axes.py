@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from .markup import Html, join, tag
 
 # Charts are drawn as wide as a phone, so that their text is readable there and only grows elsewhere.
-WIDTH, HEIGHT = 420, 260
-LEFT, RIGHT, TOP, BOTTOM = 48, 14, 12, 40
+WIDTH, HEIGHT = 360, 230
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 38
 
 
 def round_ticks(low: float, high: float, about: int = 5, whole: bool = False) -> list[float]:
@@ -17,7 +17,7 @@ def round_ticks(low: float, high: float, about: int = 5, whole: bool = False) ->
         return [low]
     raw = (high - low) / about
     scale = 10.0 ** math.floor(math.log10(raw))
-    step = next(scale * m for m in (1, 2, 5, 10) if scale * m >= raw * 0.999)
+    step = next(scale * m for m in (1, 2, 5, 10) if scale * m >= 0.7 * raw)
     if whole:
         step = max(1.0, float(round(step)))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -46,6 +46,10 @@ def short(number: float) -> str:
 def minus(text: str) -> str:
     """A number as print writes it."""
     return text.replace("-", "−") if "e" not in text else text
+
+
+def _cut(text: str, most: int = 32) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,12 @@ class Plane:
         middle = round((TOP + floor) / 2, 1)
         labels = join(
             tag("line", class_="tick", x1=LEFT, x2=right, y1=floor, y2=floor),
-            tag("text", self.x.label, class_="axis", x=(LEFT + right) / 2, y=self.height - 5, text_anchor="middle"),
+            tag(
+                "text", _cut(self.x.label), class_="axis", x=(LEFT + right) / 2, y=self.height - 5, text_anchor="middle"
+            ),
             tag(
                 "text",
-                self.y.label,
+                _cut(self.y.label),
                 class_="axis",
                 x=11,
                 y=middle,

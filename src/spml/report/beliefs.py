@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 
 from .. import metrics
-from ..methods import METHODS
 from ..train.finished import FinishedRun
 
 Bool = npt.NDArray[np.bool_]
@@ -159,7 +158,6 @@ def mean(values: Float64) -> float:
     return float(there.mean()) if len(there) else float("nan")
 
 
-def saw_everything(run: FinishedRun) -> bool:
-    """Whether the method learned from the full labels: a reference, which nobody with missing labels can run."""
-    known = METHODS.get(run.method)
-    return known is not None and known.needs.labels != "positives"
+def saw_more(run: FinishedRun) -> bool:
+    """Whether the run learned from other labels than those given: a reference on the truth, not a method to use."""
+    return bool(run.labels.subset(run.train).fingerprint() != run.record["data"]["labels"])

@@ -192,7 +192,7 @@ def scatter(
     both = [v for v in (*x, *y) if math.isfinite(v)]
     one = Axis.over([0.0, *both])
     high = one.high
-    plane = Plane(Axis(0, high, x_label), Axis(0, high, y_label), height=320)
+    plane = Plane(Axis(0, high, x_label), Axis(0, high, y_label), height=290)
     diagonal = tag("line", class_="mark", x1=plane.at_x(0), y1=plane.at_y(0), x2=plane.at_x(high), y2=plane.at_y(high))
     there = [(a, b, name) for a, b, name in zip(x, y, names, strict=True) if math.isfinite(a) and math.isfinite(b)]
     points = [_dot(plane, a, b, f"{name}: {a:.3g}, {b:.3g}", radius=4.5) for a, b, name in there]

@@ -204,7 +204,10 @@ def legend_of_chips(beliefs: Beliefs) -> Html:
 @torch.no_grad()
 def attention(beliefs: Beliefs, rows: Sequence[int], size: int, labels_each: int = 3) -> list[Html]:
     """For a few rows, where the network looked for the labels it is surest of; empty for a network without maps."""
-    network = beliefs.run.network()
+    try:
+        network = beliefs.run.network()
+    except InputError:  # a module of the user's own, which the run's folder does not hold
+        return []
     head = network.head
     if hasattr(head, "with_maps"):
         head.with_maps = True
@@ -239,7 +242,7 @@ def lit(image: UInt8, weights: torch.Tensor) -> UInt8:
     height, width, _ = image.shape
     weights = weights.float().clamp(min=0)
     large = interpolate(weights[None, None], (height, width), mode="bicubic", align_corners=False)[0, 0]
-    glow = (large / large.max().clamp(min=1e-12)).clamp(0, 1).sqrt().numpy()[..., None]
+    glow = (large / large.max().clamp(min=1e-12)).clamp(0, 1).numpy()[..., None]
     grey = image.mean(axis=2, keepdims=True).repeat(3, axis=2) * 0.45
     warm = 0.75 * image + 0.25 * np.array([255.0, 150.0, 30.0])
     mixed: UInt8 = np.clip(grey * (1 - glow) + warm * glow, 0, 255).astype(np.uint8)

@@ -15,6 +15,7 @@ from ..methods import Clock, Method, Problem, method
 from ..train.checkpoint import read_tensors
 from ..train.finished import FinishedRun
 from .axes import Axis
+from .beliefs import saw_more
 from .figures import heat_map
 from .markup import Html
 
@@ -28,6 +29,11 @@ class Landscape:
 
     values: npt.NDArray[np.float64]
     offsets: npt.NDArray[np.float64]
+
+    def rise(self) -> npt.NDArray[np.float64]:
+        """How far each value lies over the lowest."""
+        over: npt.NDArray[np.float64] = self.values - self.values.min()
+        return over
 
 
 @torch.no_grad()
@@ -75,10 +81,8 @@ def loss_landscape(
 
 def training_labels(run: FinishedRun) -> Labels:
     """What the run learned from: the labels given, or for a reference on full labels the truth."""
-    labels = run.labels.subset(run.train)
-    if labels.fingerprint() != run.record["data"]["labels"] and run.truth is not None:
-        return run.truth.subset(run.train)
-    return labels
+    source = run.truth if saw_more(run) and run.truth is not None else run.labels
+    return source.subset(run.train)
 
 
 def own_loss(run: FinishedRun, labels: Labels) -> Loss:
@@ -92,17 +96,16 @@ def own_loss(run: FinishedRun, labels: Labels) -> Loss:
     return lambda logits, known, rows: made.objective(logits, known, rows, clock)
 
 
-def landscape_chart(landscape: Landscape, title: str, low: float, high: float) -> Html:
-    """One landscape as a picture, on a logarithmic scale from low to high that several can share."""
+def landscape_chart(landscape: Landscape, title: str, high: float) -> Html:
+    """One landscape as a picture: how far the loss rises, on a scale up to `high` that several can share."""
     edge = float(landscape.offsets[-1] + (landscape.offsets[1] - landscape.offsets[0]) / 2)
     return heat_map(
-        np.log10(np.maximum(landscape.values, 1e-12)),
+        landscape.rise(),
         title=title,
         x=Axis(-edge, edge, "one random direction"),
         y=Axis(-edge, edge, "another"),
-        low=float(np.log10(max(low, 1e-12))),
-        high=float(np.log10(max(high, 1e-12))),
-        unit="log₁₀ loss",
+        low=0.0,
+        high=high,
     )
 
 

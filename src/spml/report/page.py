@@ -41,7 +41,7 @@ def write_report(
         text = _one(beliefs[0], extra)
     else:
         title, kicker, opening = title_of_several(beliefs)
-        text = page(title, kicker, opening, [*comparison(beliefs, landscapes or {}), *extra])
+        text = page(title, kicker, opening, list(comparison(beliefs, landscapes or {}, extra)))
     _write(Path(path), text)
 
 

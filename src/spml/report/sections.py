@@ -11,7 +11,7 @@ from ..data.features import FeatureStore
 from ..methods import METHODS
 from ..train.finished import FinishedRun
 from .axes import Axis
-from .beliefs import Beliefs, saw_everything
+from .beliefs import Beliefs, saw_more
 from .figures import Bar, Series, bars, figure, heat_map, histogram, line_chart, numbers
 from .galleries import attention, galleries, legend_of_chips
 from .markup import Html, count, hundred, join, percent, tag
@@ -98,10 +98,10 @@ def summary(beliefs: Beliefs) -> Html:
         tag("p", "The best epoch is the pass over the data whose model did best on rows kept back from training."),
     )
     warning = None
-    if saw_everything(run):
+    if saw_more(run):
         warning = tag(
             "p",
-            f"This run is a reference: {run.method} learned from labels that single-label data does not have.",
+            f"This run is a reference: {run.method} learned from labels that were not given.",
             class_="notice",
         )
     return join(
