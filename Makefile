@@ -17,6 +17,9 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+demo: .venv/ready
+	$(BIN)/spml quickstart --out demo
+
 bench: .venv/ready
 	$(BIN)/python benchmarks/average_precision.py
 

@@ -100,13 +100,18 @@ def write_csv(path: Path, rows: list[dict[str, object]], extra: dict[str, object
         "commit": commit(),
         "hardware": hardware("cuda" if torch.cuda.is_available() else "cpu"),
     }
-    new = not path.exists()
+    written = [{**extra, **row, **made} for row in rows]
+    if path.exists():  # older rows may have other columns: all are written anew under the columns of both
+        with open(path, newline="", encoding="utf-8") as file:
+            written = [*csv.DictReader(file), *written]
+    columns = list(dict.fromkeys(name for row in written for name in row))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*extra, *rows[0], *made])
-        if new:
-            writer.writeheader()
-        writer.writerows({**extra, **row, **made} for row in rows)
+    beside = path.with_name(f".{path.name}.new")
+    with open(beside, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(written)
+    beside.replace(path)
 
 
 if __name__ == "__main__":

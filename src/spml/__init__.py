@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import InputError
+    from .estimator import SinglePositiveClassifier
     from .labels import Labels
     from .losses import Loss, loss
 
@@ -16,6 +17,7 @@ _HOME = {
     "Labels": ".labels",
     "Loss": ".losses",
     "loss": ".losses",
+    "SinglePositiveClassifier": ".estimator",
 }
 
 
@@ -34,4 +36,4 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_HOME])
 
 
-__all__ = ["InputError", "Labels", "Loss", "loss"]
+__all__ = ["InputError", "Labels", "Loss", "SinglePositiveClassifier", "loss"]

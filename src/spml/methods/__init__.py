@@ -1,10 +1,14 @@
 """Every method, a file a paper. `method(name, **settings)` makes one; `METHODS` lists them."""
 
+import importlib
+import pkgutil
 from typing import Any
 
 from ..errors import InputError
-from . import asymmetric, auto, cole, lac, large_loss, lasd, robust, verelst, zhou  # each registers its methods
 from .base import METHODS, Batch, Clock, Method, Needs, Outputs, Problem, loss_method, register
+
+for _file in pkgutil.iter_modules(__path__):  # each file registers its methods
+    importlib.import_module(f"{__name__}.{_file.name}")
 
 
 def method(name: str, **settings: Any) -> Method:
@@ -22,16 +26,7 @@ __all__ = [
     "Needs",
     "Outputs",
     "Problem",
-    "asymmetric",
-    "auto",
-    "cole",
-    "lac",
-    "large_loss",
-    "lasd",
     "loss_method",
     "method",
     "register",
-    "robust",
-    "verelst",
-    "zhou",
 ]

@@ -100,7 +100,8 @@ def title_of_several(beliefs: Sequence[Beliefs]) -> tuple[str, str, Html]:
         sentence += f" {best.name} is best, with a test mAP of {hundred(score)}"
         others = [group for group in all_groups if group.reference and math.isfinite(group.mean(_map))]
         if others and best not in others:
-            sentence += f"; {others[0].name}, which learned from labels that were not given, reaches {hundred(others[0].mean(_map))}"
+            reached = hundred(others[0].mean(_map))
+            sentence += f"; the reference {others[0].name}, which learned from labels not given, reaches {reached}"
         sentence += "."
     opening = join(tag("p", sentence, class_="lead"), _table(all_groups), _explained(beliefs))
     kicker = f"{count(len(beliefs[0].rows), noun(run))} · {count(len(run.classes), 'label')}"

@@ -90,11 +90,7 @@ def summary(beliefs: Beliefs) -> Html:
         "details",
         tag("summary", "What do these numbers mean?"),
         tag("p", MAP if beliefs.test_precision is not None else HELD_OUT),
-        tag(
-            "p",
-            "A label is recovered when nobody gave it and the model believes it is there. "
-            "Precision is the share of recovered labels that are right; what is missing from 100% is shown below too.",
-        ),
+        tag("p", "A label is recovered when nobody gave it and the model believes it is there."),
         tag("p", "The best epoch is the pass over the data whose model did best on rows kept back from training."),
     )
     warning = None

@@ -126,7 +126,7 @@ def _without_bad_rows(dataset: Dataset, say: Callable[[str], None]) -> Dataset:
 def _network(job: TrainJob, made: Method, dataset: Dataset) -> nn.Module:
     torch.manual_seed(job.seed)
     if isinstance(dataset.store, ImageStore):
-        settings = {"boost": 5.0} if job.method == "boostlu" else {}
+        settings: dict[str, Any] = {"boost": 5.0} if job.method == "boostlu" else {}
         head = job.head or made.needs.head
         return build_classifier(job.model, len(dataset.classes), head, image_size=dataset.store.size, **settings)
     if made.needs.head != "linear":
