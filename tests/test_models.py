@@ -99,7 +99,7 @@ def test_boost_multiplies_positive_activations_before_pooling() -> None:
 def test_cam_dropout_is_the_linear_heads_dropout() -> None:
     """A dropped channel is gone from all positions, so a class map stays a multiple of the pooled computation."""
     classifier = small("cam", num_classes=1, dropout=0.5).train()
-    features = torch.ones(64, 256, 2, 2)
+    features = torch.ones(64, SmallNet.channels, 2, 2)
     maps = classifier.head(features).maps
     assert torch.equal(maps, maps[:, :, :1, :1].expand_as(maps))
     assert maps[:, 0, 0, 0].std() > 0
@@ -279,7 +279,7 @@ def test_wrong_images_are_refused(images: Tensor) -> None:
 
 def test_small_net_is_small_and_can_see_one_image_at_a_time() -> None:
     for norm in ("batch", "none"):
-        assert 3e5 < sum(p.numel() for p in SmallNet(norm).parameters()) < 1e6
+        assert 5e4 < sum(p.numel() for p in SmallNet(norm).parameters()) < 1e6
     images = pictures(4)
     alone, together = small(backbone="small-nf").train(), small(backbone="small").train()
     torch.testing.assert_close(alone(images[:1]).logits, alone(images).logits[:1])

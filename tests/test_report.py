@@ -431,7 +431,7 @@ def test_without_the_truth_nothing_is_judged(tmp_path):
     classes = [a.get("class") or "" for a in parsed.of("li")]
     assert "chip new" in classes
     assert not any(kind in c for c in classes for kind in ("right", "wrong", "missed"))
-    assert "are right" not in parsed.text
+    assert not re.search("(are|is|then) right|wrong", parsed.text.partition("spml-report-theme")[2])
     assert "held-out score" in parsed.text
     assert "33.0" in parsed.text
     assert "test mAP" not in parsed.text

@@ -8,7 +8,7 @@ from .markup import Html, join, tag
 
 # Charts are drawn as wide as a phone, so that their text is readable there and only grows elsewhere.
 WIDTH, HEIGHT = 360, 230
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 38
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 38
 
 
 def round_ticks(low: float, high: float, about: int = 5, whole: bool = False) -> list[float]:
@@ -126,10 +126,10 @@ class Plane:
                 "text",
                 _cut(self.y.label),
                 class_="axis",
-                x=11,
+                x=9,
                 y=middle,
                 text_anchor="middle",
-                transform=f"rotate(-90 11 {middle})",
+                transform=f"rotate(-90 9 {middle})",
             ),
         )
         return tag(

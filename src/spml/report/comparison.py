@@ -95,7 +95,8 @@ def title_of_several(beliefs: Sequence[Beliefs]) -> tuple[str, str, Html]:
     usable = [group for group in all_groups if not group.reference] or all_groups
     best = max(usable, key=lambda group: _or_least(group.mean(_map)))
     score = best.mean(_map)
-    sentence = f"{count(len(beliefs), 'run')} of {count(len(all_groups), 'method')} on the same data."
+    ways = count(len(all_groups), "way") + " of training"
+    sentence = f"{count(len(beliefs), 'run')} compare {ways} on the same data."
     if math.isfinite(score):
         sentence += f" {best.name} is best, with a test mAP of {hundred(score)}"
         others = [group for group in all_groups if group.reference and math.isfinite(group.mean(_map))]

@@ -32,20 +32,19 @@ def colour(place: int) -> str:
     return f"s{place % COLOURS + 1}" + (" again" if place >= COLOURS else "")
 
 
-def figure(title: str, *parts: Html | None, note: str = "", wide: bool = False) -> Html:
+def figure(title: str, *parts: Html | None, note: str = "") -> Html:
     """A titled picture with a sentence on how to read it."""
     caption = tag("figcaption", tag("h3", title), tag("p", note) if note else None)
-    return tag("figure", caption, *parts, class_="card figure" + (" wide" if wide else ""))
+    return tag("figure", caption, *parts, class_="card figure")
 
 
-def legend(names: Sequence[str], marks: Sequence[str] | None = None) -> Html | None:
+def legend(names: Sequence[str], marks: Sequence[str]) -> Html | None:
     """Names beside their colours; nothing for a single one."""
     if len(names) < 2:
         return None
-    classes = marks or [colour(place) for place in range(len(names))]
     items = [
         tag("li", tag("span", class_=f"key {mark}"), name, class_="name")
-        for name, mark in zip(names, classes, strict=True)
+        for name, mark in zip(names, marks, strict=True)
     ]
     return tag("ul", *items, class_="legend")
 
@@ -54,7 +53,14 @@ def numbers(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "
     """What a picture shows, as a table folded away."""
     head = tag("tr", *(tag("th", cell, scope="col") for cell in header))
     body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
-    table = tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll", tabindex=0)
+    table = tag(
+        "div",
+        tag("table", tag("thead", head), tag("tbody", *body)),
+        class_="scroll",
+        tabindex=0,
+        role="region",
+        aria_label=title,
+    )
     return tag("details", tag("summary", title), table, class_="numbers")
 
 
@@ -69,7 +75,6 @@ def line_chart(
     whole_x: bool = False,
     y_range: tuple[float, float] | None = None,
     mark: tuple[float, str] | None = None,
-    wide: bool = False,
 ) -> Html:
     """Lines over x, with a band of one standard deviation where there is one. `mark` is an x that has a name."""
     x = Axis.over((v for s in series for v in s.x), x_label, log=log_x, whole=whole_x, room=0.03)
@@ -94,7 +99,6 @@ def line_chart(
         plane.drawing(*parts, says=says),
         numbers(head, rows),
         note=note,
-        wide=wide,
     )
 
 
@@ -165,10 +169,10 @@ def heat_map(
                     "rect",
                     tag("title", f"{values[row, column]:.3g}"),
                     class_="cell",
-                    x=round(float(xs[column]), 1),
-                    y=round(float(ys[row + 1]), 1),
-                    width=round(float(xs[column + 1] - xs[column]), 1) + 0.2,
-                    height=round(float(ys[row] - ys[row + 1]), 1) + 0.2,
+                    x=round(float(xs[column]), 2),
+                    y=round(float(ys[row + 1]), 2),
+                    width=round(float(xs[column + 1] - xs[column]), 2),
+                    height=round(float(ys[row] - ys[row + 1]), 2),
                     fill_opacity=round(min(share, 1.0), 3),
                 )
             )

@@ -159,14 +159,13 @@ def galleries(beliefs: Beliefs, each: int, size: int) -> list[Html | None]:
         shown += [
             gallery(
                 "Wrong, and sure of it",
-                f"{count(wrong, 'recovered label')} of {beliefs.recovery.judged:,} are wrong; these with the highest "
-                "confidence.",
+                f"Wrong are {wrong:,} of {count(beliefs.recovery.judged, 'recovered label')}; here the surest of them.",
                 cards(extremes(beliefs, beliefs.wrong, each)),
             ),
             gallery(
                 "Missed",
-                f"{count(missed, 'label')} of {beliefs.recovery.missing:,} that were missing were not recovered; these "
-                "with the lowest confidence.",
+                f"Not recovered are {missed:,} of {count(beliefs.recovery.missing, 'missing label')}; here those that "
+                "were thought the least likely.",
                 cards(extremes(beliefs, beliefs.missed, each, least=True)),
             ),
         ]
@@ -194,7 +193,9 @@ def extremes(beliefs: Beliefs, among: Bool, wanted: int, least: bool = False) ->
 
 def legend_of_chips(beliefs: Beliefs) -> Html:
     """What the chips mean, for those that occur."""
-    kinds = ("given", "right", "wrong", "missed") if beliefs.judged else ("given", "new")
+    kinds = ["given", *(["right", "wrong", "missed"] if beliefs.judged else [])]
+    if (beliefs.recovered & (beliefs.truth == 0)).any() or not beliefs.judged:
+        kinds.append("new")
     chips = (
         tag("li", tag("span", KINDS[k][0], aria_hidden="true"), " ", KINDS[k][1], class_=f"chip {k}") for k in kinds
     )
@@ -225,11 +226,12 @@ def attention(beliefs: Beliefs, rows: Sequence[int], size: int, labels_each: int
 
 def _looked_at(beliefs: Beliefs, row: int, image: UInt8, maps: torch.Tensor, size: int, labels: int) -> Html:
     run = beliefs.run
-    order = np.argsort(-np.nan_to_num(beliefs.confidence[row]), kind="stable")[:labels].tolist()
+    order = np.argsort(-np.nan_to_num(beliefs.confidence[row]), kind="stable")
+    order = order[beliefs.present[row, order]][:labels]
     shown = [tag("figure", picture(image, run.names[row], size), tag("figcaption", "the image"))]
-    for label in order:
+    for label in order.tolist():
         kind = kind_of(beliefs, row, label)
-        sign = f"{KINDS[kind][0]} " if kind in KINDS else ""
+        sign = f"{KINDS[kind][0]} " if kind in KINDS else ""  # a verified negative that is believed has none
         alt = f"{run.names[row]}: where the network looked for {run.classes[label]}"
         words = tag("figcaption", sign, tag("span", run.classes[label], class_="name"), class_=kind)
         shown.append(tag("figure", picture(lit(image, maps[label]), alt, size), words))
@@ -243,7 +245,7 @@ def lit(image: UInt8, weights: torch.Tensor) -> UInt8:
     weights = weights.float().clamp(min=0)
     large = interpolate(weights[None, None], (height, width), mode="bicubic", align_corners=False)[0, 0]
     glow = (large / large.max().clamp(min=1e-12)).clamp(0, 1).numpy()[..., None]
-    grey = image.mean(axis=2, keepdims=True).repeat(3, axis=2) * 0.45
-    warm = 0.75 * image + 0.25 * np.array([255.0, 150.0, 30.0])
+    grey = image.mean(axis=2, keepdims=True).repeat(3, axis=2) * 0.5
+    warm = 0.7 * image + 0.3 * np.array([255.0, 150.0, 30.0])
     mixed: UInt8 = np.clip(grey * (1 - glow) + warm * glow, 0, 255).astype(np.uint8)
     return mixed

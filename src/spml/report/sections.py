@@ -191,9 +191,8 @@ def _label_by_label(beliefs: Beliefs, prefix: str) -> Section:
         judged = int(right[c] + beliefs.wrong[:, c].sum())
         value = f"{recovered[c]:,}" + (f" · {percent(right[c] / judged)}" if judged else "")
         entries.append(Bar(run.classes[c], recovered[c] / most, value, "s4"))
-    note = "How many rows were given each label by the model" + (
-        ", and the share that is right." if right.any() else "."
-    )
+    share = ", and the share of them that is right" if beliefs.judged else ""
+    note = f"To how many {noun(run)}s the model gave each label that nobody had given{share}."
     charts.append(figure("Recovered labels", bars(entries), note=note))
     return Section(f"{prefix}labels", "Label by label", tag("div", *charts, class_="figures"))
 
@@ -300,7 +299,7 @@ def _where_it_looks(beliefs: Beliefs, prefix: str, size: int) -> Iterator[Sectio
             f"{prefix}looks",
             "Where it looks",
             tag("ul", *cards, class_="gallery looks"),
-            "For the labels the model is surest of: the parts of the image that decided are bright and in colour.",
+            "For the labels the model believes are there: the parts that decided are bright and in colour.",
         )
 
 

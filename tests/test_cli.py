@@ -1,0 +1,185 @@
+"""The command line on tiny data: every command, and bad input as one sentence with exit code 2."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from spml.cli import _settings, main
+from spml.errors import InputError
+
+COLOURS = {"red": 0, "green": 1, "blue": 2}
+
+
+def run(*arguments, monkeypatch=None, capsys=None):
+    """(exit code, output) of a command run in this process."""
+    monkeypatch.setattr(sys, "argv", ["spml", *map(str, arguments)])
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
+
+
+@pytest.fixture
+def spml(monkeypatch, capsys):
+    return lambda *arguments: run(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder per class: images with a bright channel, often two, found under one of them."""
+    root = tmp_path_factory.mktemp("photos")
+    draw = np.random.default_rng(0)
+    for name, channel in COLOURS.items():
+        (root / name).mkdir()
+        for number in range(12):
+            pixels = draw.integers(0, 60, (32, 32, 3), dtype=np.uint8)
+            pixels[..., channel] += 150
+            if number % 2:
+                pixels[..., (channel + 1) % 3] += 150
+            Image.fromarray(pixels).save(root / name / f"{number}.png")
+    return root
+
+
+OPTIONS = ("--model", "small", "--size", "32", "--epochs", "3", "--batch-size", "8", "--learning-rate", "0.01")
+
+
+@pytest.fixture(scope="module")
+def trained(photos, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "colours"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "spml", "train", str(photos), "--out", str(out), *OPTIONS, "--device", "cpu"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "3 classes" in done.stdout
+    return out
+
+
+def test_train_twice_does_not_train_twice(spml, photos, trained):
+    before = (trained / "last.safetensors").stat().st_mtime_ns
+    code, _ = spml("train", photos, "--out", trained, *OPTIONS, "--device", "cpu")
+    assert code == 0
+    assert (trained / "last.safetensors").stat().st_mtime_ns == before
+
+
+def test_other_settings_are_refused(spml, photos, trained):
+    code, text = spml("train", photos, "--out", trained, *OPTIONS, "--device", "cpu", "--seed", "7")
+    assert code == 2
+    assert "train.seed was 0, now 7" in text
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
+def test_predict_without_the_training_data(spml, trained, photos, tmp_path, suffix):
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(trained, elsewhere)
+    out = tmp_path / f"tags.{suffix}"
+    code, text = spml("predict", elsewhere, photos / "red" / "0.png", photos / "blue", "--out", out, "--device", "cpu")
+    assert code == 0, text
+    assert "13 images labelled" in text
+    if suffix == "jsonl":
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+    elif suffix == "csv":
+        rows = list(csv.DictReader(out.open()))
+    else:
+        from pyarrow import parquet
+
+        rows = parquet.read_table(out).to_pylist()
+    assert len({row["image"] for row in rows}) == 13
+    assert {row["label"] for row in rows} <= set(COLOURS)
+    assert all(0 <= float(row["probability"]) <= 1 for row in rows)
+
+
+def test_recover_and_report(spml, trained, tmp_path):
+    labels = tmp_path / "labels.csv"
+    code, text = spml("recover", trained, "--out", labels)
+    assert code == 0, text
+    rows = list(csv.DictReader(labels.open()))
+    observed = [row for row in rows if row["observed"].lower() in ("true", "1")]
+    assert all(row["label"] == row["name"].split("/")[0] for row in observed)
+    code, text = spml("report", trained, "--out", tmp_path / "report.html")
+    assert code == 0, text
+    page = (tmp_path / "report.html").read_text()
+    assert "<html" in page
+    assert "data:image" in page
+
+
+def test_info_and_methods(spml, trained):
+    code, text = spml("info", trained)
+    assert code == 0
+    assert "auto" in text
+    code, text = spml("methods")
+    assert code == 0
+    assert "lasd" in text
+
+
+def test_features_train_too(spml, tmp_path):
+    draw = np.random.default_rng(0)
+    single = draw.integers(0, 3, 60)
+    values = 0.3 * draw.normal(size=(60, 5)) + np.eye(5)[single]
+    np.save(tmp_path / "x.npy", values.astype(np.float32))
+    np.save(tmp_path / "y.npy", single)
+    arguments = (
+        "train",
+        tmp_path / "x.npy",
+        "--labels",
+        tmp_path / "y.npy",
+        "--out",
+        tmp_path / "run",
+        "--device",
+        "cpu",
+    )
+    code, text = spml(*arguments, "--epochs", "3")
+    assert code == 0, text
+    code, text = spml("recover", tmp_path / "run", "--out", tmp_path / "labels.csv")
+    assert code == 0, text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("train", "nowhere", "--out", "x"), "nowhere: there is no such file or folder"),
+        (("train", "scenes", "--out", "x", "--method", "emm"), "there is no method named 'emm'"),
+        (("train", "scenes", "--out", "x", "--setting", "alpha"), "--setting alpha is not of the form name=value"),
+        (("train", "scenes", "--out", "x", "--setting", "alpha=1"), "has no setting 'alpha'"),
+        (("info", "nowhere"), "nowhere is not a run"),
+        (("recover", "nowhere", "--out", "labels.csv"), "nowhere is not a run"),
+        (("report", "nowhere", "--out", "report.html"), "nowhere is not a run"),
+        (("predict", "nowhere", "a.jpg", "--out", "tags.csv"), "nowhere is not a finished run"),
+        (("predict", "nowhere", "a.jpg", "--out", "tags.txt"), "the file must end in"),
+    ],
+)
+def test_bad_input_is_one_sentence(spml, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    code, text = spml(*arguments)
+    assert code == 2
+    assert sentence in text
+    assert "Traceback" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unreadable_image_is_named_or_skipped(spml, photos, tmp_path):
+    data = tmp_path / "photos"
+    shutil.copytree(photos, data)
+    (data / "red" / "broken.jpg").write_bytes(b"no image")
+    code, text = spml("train", data, "--out", tmp_path / "a", *OPTIONS, "--device", "cpu")
+    assert code == 2
+    assert "broken.jpg" in text
+    code, text = spml("train", data, "--out", tmp_path / "b", *OPTIONS, "--device", "cpu", "--on-bad-image", "skip")
+    assert code == 0, text
+    assert "1 images cannot be read" in text
+
+
+def test_settings_are_read_as_what_they_are():
+    read = _settings(["a=1", "b=0.5", "c=true", "d=word"])
+    assert read == {"a": 1, "b": 0.5, "c": True, "d": "word"}
+    with pytest.raises(InputError, match="name=value"):
+        _settings(["=1"])
