@@ -112,6 +112,20 @@ def test_recover_and_report(spml, trained, tmp_path):
     assert "data:image" in page
 
 
+def test_a_few_labelled_rows_are_used(spml, trained, tmp_path):
+    table = tmp_path / "looked-at.csv"
+    table.write_text("name,label\nred/1.png,red\nred/1.png,green\nred/0.png,red\n")
+    code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
+    assert code == 0, text
+    rows = list(csv.DictReader((tmp_path / "labels.csv").open()))
+    assert {row["label"] for row in rows if row["name"] == "red/1.png"} == {"red", "green"}
+    assert {row["label"] for row in rows if row["name"] == "red/0.png"} == {"red"}
+    table.write_text("name,label\nred/99.png,red\n")
+    code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
+    assert code == 2
+    assert "line 2: the run has no row named 'red/99.png'" in text
+
+
 def test_info_and_methods(spml, trained):
     code, text = spml("info", trained)
     assert code == 0
@@ -176,6 +190,7 @@ def test_an_unreadable_image_is_named_or_skipped(spml, photos, tmp_path):
     code, text = spml("train", data, "--out", tmp_path / "b", *OPTIONS, "--device", "cpu", "--on-bad-image", "skip")
     assert code == 0, text
     assert "1 images cannot be read" in text
+    assert '"kind": "bad images"' in (tmp_path / "b" / "log.jsonl").read_text()
 
 
 def test_settings_are_read_as_what_they_are():

@@ -22,6 +22,7 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import Clock, Problem, method
 from spml.models import build_classifier
+from spml.recover import recover
 from spml.report import Series, Study, k_sensitivity, label_budget, line_chart, loss_landscape, write_report
 from spml.report import page as page_module
 from spml.report.axes import Axis, log_ticks, round_ticks
@@ -208,10 +209,12 @@ def test_test_rows_are_never_recovered_and_given_labels_are_always_present():
     assert not Beliefs(a_run(shift=9.0)).recovered[run.test].any()
 
 
-def test_recovered_labels_take_the_place_of_one_half():
+def test_recovered_labels_take_the_place_of_one_half(tmp_path):
     run = a_run()
 
     class Recovered:
+        notes = ("a note <b>",)
+
         def confidence(self, rows):
             return np.full((len(rows), len(CLASSES)), 0.25, np.float32)
 
@@ -222,6 +225,21 @@ def test_recovered_labels_take_the_place_of_one_half():
     assert (confidence == 0.25).all()
     assert present.sum() == len(run.names)
     assert Beliefs(run, Recovered()).recovered.any(axis=0).tolist() == [c == 4 for c in range(len(CLASSES))]
+    write_report([run], tmp_path / "report.html", recovered=[Recovered()])
+    parsed = Parsed((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert "a note <b>" in parsed.text
+    assert "25%" in parsed.text
+
+
+def test_without_recovered_labels_the_report_recovers_them(tmp_path):
+    run = a_run()
+    write_report([run], tmp_path / "report.html")
+    found = recover(run)
+    rows = np.concatenate([run.train, run.validation])
+    unknown = run.labels.dense(rows) == 0
+    number = int((found.present(rows) & unknown).sum())
+    assert number != Beliefs(run).recovery.count
+    assert f"The model found {number:,} further labels" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_truth_that_is_partly_known_judges_only_what_it_knows():

@@ -135,13 +135,19 @@ def recover(
     run: RunFolder,
     out: Annotated[Path, typer.Option(help="File to write.")],
     format: Annotated[str | None, typer.Option(help="csv, parquet, coco, label-studio or fiftyone.")] = None,
+    labelled: Annotated[
+        Path | None, typer.Option(help="A CSV (name, label) of a few rows with all their labels, to calibrate by.")
+    ] = None,
 ) -> None:
     """Hand back the labels that were missing from the training rows, with confidences."""
     from .recover import export
     from .recover import recover as recover_labels
+    from .recover.labelled import read_labelled
     from .train.finished import open_run
 
-    recovered = recover_labels(open_run(run))
+    finished = open_run(run)
+    given = None if labelled is None else read_labelled(labelled, finished)
+    recovered = recover_labels(finished, labelled=given)
     export(recovered, out, format=format)
     typer.echo(f"{recovered.summary()} {out}")
 

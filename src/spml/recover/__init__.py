@@ -1,0 +1,21 @@
+"""From a finished run to labels with confidences, without any fully labelled row."""
+
+from .calibrate import Calibration, Frequencies, calibrate, estimate_frequencies, expected_f1_thresholds
+from .exports import FORMATS, export, label_studio_config
+from .labels import Entries, Recovered, RecoveryScores, evaluate_recovery, recover
+
+__all__ = [
+    "FORMATS",
+    "Calibration",
+    "Entries",
+    "Frequencies",
+    "Recovered",
+    "RecoveryScores",
+    "calibrate",
+    "estimate_frequencies",
+    "evaluate_recovery",
+    "expected_f1_thresholds",
+    "export",
+    "label_studio_config",
+    "recover",
+]

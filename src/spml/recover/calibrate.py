@@ -37,7 +37,7 @@ _FIT_ENTRIES = 1 << 21  # entries (rows × classes) a fit looks at; more would c
 _CLASS_OFFSET_SD = 2.0
 _COMMON_OFFSET_SD = 1.0
 _LOG_SLOPE_SD = 2.0
-_GIVEN_K_SD = 0.01  # of log k, where k is given
+_GIVEN_K_SD = 0.02  # of log k, where k is given
 _NINE_OF_TEN = 1.6449  # standard deviations either side of the mean
 
 # ∫₀¹ f(t) dt with 1 − t = u²: nodes gather where many labels put the mass, near t = 1.
@@ -63,7 +63,7 @@ class Calibration:
     offsets: Float64
     """(L,) b_c"""
     at_least_one: bool
-    """Whether a row of which no label is known is taken to have one: every row calibrated by had."""
+    """Whether a row of which no label is known is taken to have one all the same."""
     frequencies: Float64
     """(L,) estimated share of rows that have the label"""
     k: KEstimate
@@ -101,11 +101,17 @@ class Calibration:
         return present
 
 
-def calibrate(probabilities: npt.NDArray[Any], known: Int8, *, k: float | None = None) -> Calibration:
+def calibrate(
+    probabilities: npt.NDArray[Any], known: Int8, *, k: float | None = None, at_least_one: bool | None = None
+) -> Calibration:
     """Fit the model to the network's probabilities (N, L) of held-out rows and what is known of them (+1, −1, 0).
 
     Rows with one known positive count by the annotator's choice of it, rows of which everything is known by all
-    their labels, others not at all. k: the labels a row, where they are known.
+    their labels, others not at all.
+
+    k: the mean number of labels of a row, where that is known.
+    at_least_one: whether a row of which no label is known has one all the same; by default so if every row given
+    here has a known label.
     """
     table = _checked(probabilities, known.shape[1] if known.ndim == 2 else -1)
     if known.shape != table.shape:
@@ -118,7 +124,8 @@ def calibrate(probabilities: npt.NDArray[Any], known: Int8, *, k: float | None =
     use = np.flatnonzero(full | (positives == 1))
     if not (positives[use] > 0).any():
         raise InputError(f"none of the {rows} rows to calibrate by has a known label.")
-    at_least_one = bool((positives > 0).all())
+    if at_least_one is None:
+        at_least_one = bool((positives > 0).all())
     if len(use) * classes > _FIT_ENTRIES:  # evenly spread, so that data in order of class keep their shares
         use = use[np.linspace(0, len(use) - 1, max(1, _FIT_ENTRIES // classes)).astype(np.int64)]
     fit = _Fit(_logits(table[use]), known[use], full[use], at_least_one, k)
@@ -243,11 +250,12 @@ class _Fit:
 
     def objective(self, theta: Float64) -> tuple[float, Float64]:
         """The negative log-posterior a row, and its gradient."""
-        likelihood, by_logit = self._likelihood(theta)
+        calibrated = self._calibrated(theta)
+        likelihood, by_logit = self._likelihood(*calibrated)
         value = -likelihood + 0.5 * float(self.precision @ theta**2)
         gradient = self.precision * theta - self._pull_back(by_logit, theta).sum(axis=0)
         if self.k is not None:
-            mean, k_by_logit = self._mean_labels(theta)
+            mean, k_by_logit = self._mean_labels(*calibrated[1:])
             off = np.log(mean / self.k) / _GIVEN_K_SD**2
             value += 0.5 * off * np.log(mean / self.k)
             gradient += off / mean * self._pull_back(k_by_logit, theta).sum(axis=0)
@@ -255,8 +263,9 @@ class _Fit:
 
     def interval(self, theta: Float64, k: float) -> tuple[float, float]:
         """5th and 95th percentile of k: its gradient, and the rows' scores as the curvature of their likelihood."""
-        scores = self._pull_back(self._likelihood(theta)[1], theta)
-        mean, by_logit = self._mean_labels(theta)
+        calibrated = self._calibrated(theta)
+        scores = self._pull_back(self._likelihood(*calibrated)[1], theta)
+        mean, by_logit = self._mean_labels(*calibrated[1:])
         gradient = self._pull_back(by_logit, theta).sum(axis=0)
         scaled, tilted = gradient / self.precision, scores / self.precision
         if len(scores) < len(theta):  # (SᵀS + Λ)⁻¹ by the smaller of its two sides
@@ -268,7 +277,7 @@ class _Fit:
         least = 1.0 if self.at_least_one else 0.0
         spread = np.exp(_NINE_OF_TEN * np.sqrt(max(float(variance), 0.0)) / max(mean - least, 1e-6))
         extra = max(k - least, 1e-6)
-        return least + extra / spread, min(least + extra * spread, float(self.classes))
+        return float(least + extra / spread), float(min(least + extra * spread, self.classes))
 
     def _pull_back(self, by_logit: Float64, theta: Float64) -> Float64:
         """Derivatives by every row's calibrated logits (N, L) as derivatives by theta, a row each (N, L + 2)."""
@@ -283,9 +292,8 @@ class _Fit:
         present[: self.singles][closed] = absent[: self.singles][closed] = 0.0
         return logits, present, np.minimum(absent.sum(axis=1), -1e-300)  # never quite certain to have no label
 
-    def _likelihood(self, theta: Float64) -> tuple[float, Float64]:
+    def _likelihood(self, logits: Float64, present: Float64, log_none: Float64) -> tuple[float, Float64]:
         """Σ log-likelihood, and its derivative by the calibrated logits (N, L)."""
-        logits, present, log_none = self._calibrated(theta)
         n = self.singles
         by_logit = np.empty_like(present)
 
@@ -309,9 +317,8 @@ class _Fit:
         by_logit[some] -= present[some] * np.exp(log_none[some] - _log_some(log_none[some]))[:, None]
         return value, by_logit
 
-    def _mean_labels(self, theta: Float64) -> tuple[float, Float64]:
+    def _mean_labels(self, present: Float64, log_none: Float64) -> tuple[float, Float64]:
         """Mean of Σ_c P(y_c = 1 | x) over the rows, and its derivative by the calibrated logits."""
-        _, present, log_none = self._calibrated(theta)
         some, none = -np.expm1(log_none)[:, None], np.exp(log_none)[:, None]
         if not self.at_least_one:
             some[self.singles :], none[self.singles :] = 1.0, 0.0

@@ -22,6 +22,8 @@ Int64 = npt.NDArray[np.int64]
 class Recovered(Protocol):
     """What `spml.recover.recover` returns, as far as the report looks at it."""
 
+    @property
+    def notes(self) -> tuple[str, ...]: ...
     def confidence(self, rows: Any) -> Float32: ...
     def present(self, rows: Any) -> Bool: ...
 
@@ -64,6 +66,7 @@ class Beliefs:
 
     def __init__(self, run: FinishedRun, recovered: Recovered | None = None) -> None:
         self.run = run
+        self.notes = () if recovered is None else recovered.notes
         self.confidence, self.present = believed(run, recovered)
         self.observed: Int8 = run.labels.dense()
         self.truth: Int8 = np.zeros_like(self.observed) if run.truth is None else run.truth.dense()

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import InputError
+from ..recover import recover
 from ..train.finished import FinishedRun
 from .beliefs import Beliefs, Recovered
 from .comparison import Landscapes, comparison, title_of_several
@@ -27,15 +28,16 @@ def write_report(
 ) -> None:
     """Write the report of one run, or the comparison of several, whole or not at all.
 
-    `recovered` is what `spml.recover.recover` gave for each run; without it the report asks for it.
+    `recovered` is what `spml.recover.recover` gave for each run, None for a run whose plain probabilities shall count,
+    present from one half on; without it the report recovers the labels itself.
     `studies` are tables of results to draw, `landscapes` loss landscapes by run name.
     """
     if not runs:
         raise InputError("a report needs at least one run.")
     if recovered is not None and len(recovered) != len(runs):
         raise InputError(f"there are {len(recovered)} sets of recovered labels for {len(runs)} runs.")
-    given = [None] * len(runs) if recovered is None else recovered
-    beliefs = [Beliefs(run, labels) for run, labels in zip(runs, given, strict=True)]
+    labels = [recover(run) for run in runs] if recovered is None else recovered
+    beliefs = [Beliefs(run, of_run) for run, of_run in zip(runs, labels, strict=True)]
     extra = [studies_section(studies)] if studies else []
     if len(runs) == 1:
         text = _one(beliefs[0], extra)

@@ -123,12 +123,15 @@ def sections(beliefs: Beliefs, prefix: str = "", *, each: int = 8, size: int = 1
 
 def _pictures(beliefs: Beliefs, prefix: str, each: int, size: int) -> Section:
     run = beliefs.run
-    notice = None
+    notices = list(beliefs.notes)
     if run.store is None:
-        text = f"The data ({data_name(run)}) is no longer where it was, so there are names in place of pictures."
-        notice = tag("p", text, class_="notice")
+        notices.append(f"The data ({data_name(run)}) is no longer where it was: names are in place of pictures.")
     intro = "Bars show how sure the model is of the likeliest labels of each " + noun(run) + "."
-    body = join(notice, legend_of_chips(beliefs), *galleries(beliefs, each, size))
+    body = join(
+        *(tag("p", text, class_="notice") for text in notices),
+        legend_of_chips(beliefs),
+        *galleries(beliefs, each, size),
+    )
     return Section(f"{prefix}recovered", "Recovered labels", body, intro)
 
 

@@ -1,0 +1,237 @@
+"""Recovered labels as files that other programs read: whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TextIO
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from .labels import Recovered
+
+_SUFFIX_FORMATS = {".csv": "csv", ".parquet": "parquet"}
+_JSON_FORMATS = ("coco", "label-studio", "fiftyone")
+FORMATS = ("csv", "parquet", *_JSON_FORMATS)
+
+
+class _Label(NamedTuple):
+    """A label handed back, as plain values."""
+
+    label: int
+    observed: bool
+    confidence: float
+    probability: float
+    threshold: float
+    rank: int
+
+
+def export(recovered: Recovered, path: str | os.PathLike[str], *, format: str | None = None, prefix: str = "") -> None:
+    """Write recovered labels.
+
+    format: one of `FORMATS`; by default the suffix says it, .csv or .parquet. The three others are .json:
+
+    - `csv`, `parquet`: a line for every label, with name, label, observed, confidence, probability, threshold, rank;
+    - `coco`: images, categories, and an annotation without a box for every label, with its score;
+    - `label-studio`: tasks with the labels as a prediction, for the labelling set-up of `label_studio_config`;
+    - `fiftyone`: what `fiftyone.Dataset.from_json` reads, labels as Classifications in the field `recovered`.
+
+    prefix: put before every name in json formats, where images are found under another address.
+    """
+    target = Path(path)
+    name = format or _SUFFIX_FORMATS.get(target.suffix.lower())
+    if name is None and target.suffix.lower() == ".json":
+        raise InputError(f"{target}: a .json file can be one of {', '.join(_JSON_FORMATS)}; name the format.")
+    if name is None:
+        raise InputError(
+            f"{target}: the file must end in .csv or .parquet, or a format be named: {', '.join(FORMATS)}."
+        )
+    if name not in FORMATS:
+        raise InputError(f"there is no format {name!r}: there are {', '.join(FORMATS)}.")
+    with _written_beside(target) as beside:
+        if name in ("csv", "parquet"):
+            with beside.open("wb") as binary:
+                _write_table(recovered, binary, name)
+        else:
+            writer = {"coco": _write_coco, "label-studio": _write_label_studio, "fiftyone": _write_fiftyone}[name]
+            with beside.open("w", encoding="utf-8") as text:
+                writer(recovered, text, prefix)
+
+
+def label_studio_config(classes: Iterable[str]) -> str:
+    """The labelling set-up of a Label Studio project that takes the tasks of format `label-studio`."""
+    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
+    return (
+        '<View>\n  <Image name="image" value="$image"/>\n'
+        f'  <Choices name="labels" toName="image" choice="multiple">\n{choices}\n  </Choices>\n</View>\n'
+    )
+
+
+@contextmanager
+def _written_beside(path: Path) -> Iterator[Path]:
+    """A path to write to that takes the place of `path` at the end, or is gone if that fails."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield beside
+        with beside.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if not path.parent.is_dir():
+            reason = f"there is no folder {path.parent}"
+        raise InputError(f"{path} cannot be written: {reason[:1].lower()}{reason[1:]}.") from error
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def _write_table(recovered: Recovered, file: BinaryIO, name: str) -> None:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    entries = recovered.entries
+    table = pa.table(
+        {
+            "name": pa.array(recovered.names, pa.string()).take(pa.array(entries.row)),
+            "label": pa.array(recovered.classes, pa.string()).take(pa.array(entries.label)),
+            "observed": entries.observed,
+            "confidence": _six_digits(entries.confidence),
+            "probability": _six_digits(entries.probability),
+            "threshold": _six_digits(entries.threshold),
+            "rank": entries.rank,
+        }
+    )
+    if name == "csv":
+        csv.write_csv(table, file)
+    else:
+        parquet.write_table(table, file)
+
+
+def _six_digits(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    rounded: npt.NDArray[np.float64] = values.astype(np.float64).round(6)
+    return rounded
+
+
+def _by_row(recovered: Recovered) -> Iterator[tuple[int, list[_Label]]]:
+    """Every row handed back with its labels, also one without any."""
+    entries = recovered.entries
+    ends = np.searchsorted(entries.row, recovered.rows, side="right").tolist()
+    first = 0
+    for row, last in zip(recovered.rows.tolist(), ends, strict=True):
+        columns = (column[first:last].tolist() for column in entries[1:])
+        yield (
+            row,
+            [
+                _Label(label, observed, round(confidence, 6), round(probability, 6), round(threshold, 6), rank)
+                for label, observed, confidence, probability, threshold, rank in zip(*columns, strict=True)
+            ],
+        )
+        first = last
+
+
+def _write_list(file: TextIO, items: Iterable[Any]) -> None:
+    """A JSON list, an item at a time."""
+    separator = "[\n"
+    for item in items:
+        file.write(separator + json.dumps(item, ensure_ascii=False, allow_nan=False))
+        separator = ",\n"
+    file.write("[]" if separator == "[\n" else "\n]")
+
+
+def _write_coco(recovered: Recovered, file: TextIO, prefix: str) -> None:
+    """Ids are the row's number in the data and the class's place, both from 1: some readers take 0 for none."""
+    file.write('{"info": ' + json.dumps({"description": f"labels recovered by spml, run {recovered.run}"}))
+    file.write(',\n"images": ')
+    names = recovered.names
+    _write_list(file, ({"id": row + 1, "file_name": prefix + names[row]} for row in recovered.rows.tolist()))
+    file.write(',\n"categories": ')
+    _write_list(file, ({"id": c, "name": name} for c, name in enumerate(recovered.classes, 1)))
+    file.write(',\n"annotations": ')
+    numbered = ((row, label) for row, labels in _by_row(recovered) for label in labels)
+    _write_list(
+        file,
+        (
+            {
+                "id": number,
+                "image_id": row + 1,
+                "category_id": label.label + 1,
+                "score": label.confidence,
+                "observed": label.observed,
+            }
+            for number, (row, label) in enumerate(numbered, 1)
+        ),
+    )
+    file.write("}\n")
+
+
+def _write_label_studio(recovered: Recovered, file: TextIO, prefix: str) -> None:
+    """A task's score is the confidence of its least sure label, so that tasks can be sorted by it."""
+
+    def task(row: int, labels: list[_Label]) -> dict[str, Any]:
+        names = [recovered.classes[label.label] for label in labels]
+        result = {
+            "id": f"row{row}",
+            "from_name": "labels",
+            "to_name": "image",
+            "type": "choices",
+            "value": {"choices": names},
+        }
+        prediction = {
+            "model_version": recovered.run,
+            "score": min((label.confidence for label in labels), default=0.0),
+            "result": [result] if labels else [],
+        }
+        return {
+            "data": {
+                "image": prefix + recovered.names[row],
+                "observed": [name for name, label in zip(names, labels, strict=True) if label.observed],
+                "confidence": {name: label.confidence for name, label in zip(names, labels, strict=True)},
+            },
+            "predictions": [prediction],
+        }
+
+    _write_list(file, (task(row, labels) for row, labels in _by_row(recovered)))
+    file.write("\n")
+
+
+def _write_fiftyone(recovered: Recovered, file: TextIO, prefix: str) -> None:
+    """Observed labels carry the tag `observed`; the reasons are attributes of each label."""
+
+    def sample(row: int, labels: list[_Label]) -> dict[str, Any]:
+        classifications = [
+            {
+                "_cls": "Classification",
+                "tags": ["observed"] if label.observed else [],
+                "label": recovered.classes[label.label],
+                "confidence": label.confidence,
+                "probability": label.probability,
+                "threshold": label.threshold,
+                "rank": label.rank,
+            }
+            for label in labels
+        ]
+        return {
+            "filepath": prefix + recovered.names[row],
+            "tags": [],
+            "metadata": None,
+            "recovered": {"_cls": "Classifications", "classifications": classifications},
+        }
+
+    field = "fiftyone.core.fields.EmbeddedDocumentField(fiftyone.core.labels.Classifications)"
+    head = {
+        "name": recovered.run,
+        "media_type": "image",
+        "sample_fields": {"recovered": field},
+        "classes": {"recovered": list(recovered.classes)},
+        "info": {},
+    }
+    file.write(json.dumps(head, ensure_ascii=False)[:-1] + ',\n"samples": ')
+    _write_list(file, (sample(row, labels) for row, labels in _by_row(recovered)))
+    file.write("}\n")
