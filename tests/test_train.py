@@ -155,6 +155,10 @@ def test_it_learns_and_keeps_the_best_epoch(tmp_path):
     log = [line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "epoch"]
     assert best["score"] == max(line["validation_raw"] for line in log)
     assert log[-1]["loss"] < log[0]["loss"]
+    histograms = [line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "histogram"]
+    assert [line["epoch"] for line in histograms] == list(range(1, 7))
+    unobserved = int((run.validation.labels.dense() <= 0).sum())
+    assert all(sum(line["counts"]) == unobserved for line in histograms)
     tensors, record = read_tensors(tmp_path / "best.safetensors")
     network = Linear()
     network.load_state_dict(tensors)

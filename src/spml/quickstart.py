@@ -19,12 +19,14 @@ from .train.settings import TrainSettings
 
 REFERENCE = "bce"
 SETTINGS = TrainSettings(
-    epochs=15,
+    epochs=12,
     batch_size=64,
-    learning_rate=3e-3,
-    schedule="cosine",
+    learning_rate=6e-3,
+    optimiser="adamw",
+    weight_decay=1e-2,
+    schedule="one-cycle",
     averaging=0.98,
-    views=ViewSettings(flip=0.0, crop_scale=(0.8, 1.0)),
+    views=ViewSettings(flip=0.0, crop_scale=(0.7, 1.0)),
 )
 
 

@@ -90,7 +90,11 @@ def summary(beliefs: Beliefs) -> Html:
         "details",
         tag("summary", "What do these numbers mean?"),
         tag("p", MAP if beliefs.test_precision is not None else HELD_OUT),
-        tag("p", "A label is recovered when nobody gave it and the model believes it is there."),
+        tag(
+            "p",
+            "A label is recovered when nobody gave it and the model believes it is there. How sure it must be to "
+            "believe is set for each label by itself; a label that was given counts as 100% sure.",
+        ),
         tag("p", "The best epoch is the pass over the data whose model did best on rows kept back from training."),
     )
     warning = None

@@ -29,7 +29,6 @@ def linear_init(
     """
     if not isinstance(classifier.head, LinearHead):
         raise InputError("LinearInit needs a linear head: other heads cannot be trained on pooled features")
-    labels = {"full_labels": training.labels} if training.labels.is_full else {}
     results = train_heads(
         pooled_features(classifier, training, device),
         training.labels,
@@ -39,7 +38,6 @@ def linear_init(
         k=k,
         device=device,
         progress=progress,
-        **labels,
     )
     best = max(results, key=lambda result: max(result.validation))
     with torch.no_grad():

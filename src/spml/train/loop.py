@@ -105,6 +105,15 @@ def selection_score(probabilities: Tensor, labels: Labels) -> float:
     return float(average_precision(probabilities, positive).nanmean())
 
 
+def unobserved_counts(probabilities: Tensor, labels: Labels, bins: int = 20) -> list[int]:
+    """How many predictions for labels that are not known positives fall into each of `bins` equal parts of 0 to 1."""
+    unobserved = torch.from_numpy(labels.dense() <= 0).to(probabilities.device)
+    place = (probabilities * bins).long().clamp(0, bins - 1)
+    counts = torch.zeros(bins, dtype=torch.long, device=probabilities.device)
+    counts.scatter_add_(0, place.flatten(), unobserved.flatten().long())
+    return [int(count) for count in counts.tolist()]
+
+
 def step_seed(seed: int, step: int, stream: int) -> int:
     """An independent seed for every (seed, step, stream)."""
     return int(np.random.SeedSequence([seed, step, stream]).generate_state(1, np.uint64)[0] >> np.uint64(1))
@@ -343,7 +352,11 @@ class Run:
             self.method.end_epoch(self.predict(self.training), Clock(epoch, self.settings.epochs, self.step, steps))
         scores: dict[str, float] = {}
         if self.validation is not None:
-            scores["raw"] = selection_score(self.predict(self.validation), self.validation.labels)
+            predictions = self.predict(self.validation)
+            scores["raw"] = selection_score(predictions, self.validation.labels)
+            if self.processes.first:
+                counts = unobserved_counts(predictions, self.validation.labels)
+                self.log.write("histogram", self.step, epoch=epoch, counts=counts)
             if self.average is not None:
                 scores["averaged"] = selection_score(
                     self.predict(self.validation, self.average), self.validation.labels

@@ -1,0 +1,293 @@
+"""What choosing without full labels costs: epochs and learning rates, k, frequencies, thresholds, against the truth.
+
+    python benchmarks/choosing.py --data ../shared/data/voc12 --out choosing-voc12.csv
+    python benchmarks/choosing.py --runs runs/quickstart/an runs/quickstart/auto
+
+With --data: linear heads on the features of a pack, every method at four learning rates and 25 epochs. Epoch and rate
+are chosen twice, by the validation rows' full labels and by one positive of each of them, drawn anew for every seed;
+what follows is measured on the heads chosen by single positives. With --runs: finished runs whose truth is known.
+Numbers are means over seeds, in percent but for k.
+"""
+
+import argparse
+import csv
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import expit
+from torch import Tensor
+
+from record import command, commit, hardware
+from spml.data.pack import Pack, load_pack
+from spml.labels import Labels, simulate
+from spml.metrics import average_precision, f1, mean_average_precision
+from spml.recover import Recovered, calibrate, evaluate_recovery, expected_f1_thresholds, recover
+from spml.train.finished import FinishedRun, open_run
+from spml.train.linear import LEARNING_RATES, FeatureRows, HeadSpec, train_heads
+from spml.train.loop import selection_score
+
+METHODS = "auto,em,lasd,an"
+LABELLED = (10, 50, 200)
+DRAWS = 5  # of labelled rows, for each seed
+Float64 = npt.NDArray[np.float64]
+
+
+class Measured(NamedTuple):
+    """One number of one table."""
+
+    table: str
+    method: str
+    seed: int
+    what: str
+    value: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, help="folder with labels.npz and features*.npy")
+    source.add_argument("--runs", type=Path, nargs="+", help="folders of finished runs with known truth")
+    parser.add_argument("--methods", default=METHODS)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--epochs", type=int, default=25)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--out", type=Path, help="csv file to write; without it, only print")
+    options = parser.parse_args()
+
+    measured: list[Measured] = []
+    if options.runs:
+        for folder in options.runs:
+            run = open_run(folder)
+            measured += measure(run, run.method, 0)
+    else:
+        pack = load_pack(options.data)
+        for seed in map(int, options.seeds.split(",")):
+            for run, chosen in chosen_heads(pack, options.methods.split(","), seed, options.epochs, options.batch_size):
+                measured += chosen
+                measured += measure(run, run.method, seed)
+            print(f"seed {seed} is measured", file=sys.stderr, flush=True)
+    report(measured)
+    if options.out:
+        write(measured, options.out)
+
+
+# Choosing epoch and learning rate
+
+
+def chosen_heads(
+    pack: Pack, methods: list[str], seed: int, epochs: int, batch_size: int
+) -> Iterator[tuple[FinishedRun, list[Measured]]]:
+    """Of each method the head that single positives choose, as a run, and what the choice cost."""
+    store = pack.features()
+    rows = np.concatenate([pack.train, pack.val, pack.test])
+    parts = np.split(np.arange(len(rows)), np.cumsum([len(pack.train), len(pack.val)]))
+    truth = pack.full_labels(rows)
+    positive = truth.dense() > 0
+    single = simulate(truth.subset(parts[1]), seed=seed)
+    known = np.concatenate([pack.observed[pack.train], single.single(), np.full(len(parts[2]), -1)])
+    labels = Labels.from_indices(known, pack.classes)
+
+    kept: dict[float, Tensor] = {}  # the scores of all rows, by the number they are judged by
+
+    def keep(scores: Tensor, _: Tensor) -> float:
+        judged = mean_average_precision(scores[parts[1]], positive[parts[1]])
+        kept[judged] = scores.clone()
+        return judged
+
+    specs = [HeadSpec(method, {}, rate, batch_size, seed) for method in methods for rate in LEARNING_RATES]
+    results = train_heads(
+        FeatureRows(store, pack.train),
+        pack.training_labels(),
+        specs,
+        epochs=epochs,
+        validation=(FeatureRows(store, rows), truth),
+        selection=keep,
+        progress=sys.stderr.isatty(),
+    )
+    for method in methods:
+        judged = [score for r in results if r.spec.method == method for score in r.validation if score in kept]
+        by_single = max(judged, key=lambda score: selection_score(kept[score][parts[1]], single))
+        probabilities = expit(kept[by_single].numpy())
+        run = FinishedRun(
+            folder=Path(method),
+            record={"method": {"name": method}},
+            best={},
+            log=[],
+            names=pack.ids[rows].tolist(),
+            labels=labels,
+            truth=truth,
+            probabilities=probabilities,
+            train=parts[0],
+            validation=parts[1],
+            test=parts[2],
+            source={},
+        )
+        weight = corrections(run)
+
+        def corrected(score: float, weight: Float64 = weight) -> float:
+            ap = average_precision(kept[score][parts[1]], single.dense(parts[1] - parts[1][0]) > 0).numpy()
+            return float(np.nanmean(weight * ap))
+
+        choices = {"all labels": max(judged), "single": by_single, "corrected": max(judged, key=corrected)}
+        yield (
+            run,
+            [
+                Measured(
+                    "choice",
+                    method,
+                    seed,
+                    name,
+                    100 * mean_average_precision(kept[choice][parts[2]], positive[parts[2]]),
+                )
+                for name, choice in choices.items()
+            ],
+        )
+
+
+def corrections(run: FinishedRun) -> Float64:
+    """π_c / f_c: what the AP of single positives must be multiplied by, if which label is named is left to chance."""
+    known = run.labels.dense(run.validation)
+    named = (known > 0).mean(axis=0)
+    estimated = calibrate(run.probabilities[run.validation], known).frequencies
+    return np.where(named > 0, estimated / np.maximum(named, 1e-9), np.nan)
+
+
+# k, frequencies, thresholds, recovered labels
+
+
+def measure(run: FinishedRun, method: str, seed: int) -> Iterator[Measured]:
+    assert run.truth is not None, f"{run.folder} has no truth to compare with"
+    validation, test = run.probabilities[run.validation], run.probabilities[run.test]
+    true_validation, true_test = run.truth.dense(run.validation) > 0, run.truth.dense(run.test) > 0
+    known = run.labels.dense(run.validation)
+    frequencies = true_validation.mean(axis=0)
+
+    def error(estimate: Float64) -> float:
+        return float(100 * np.abs(estimate - frequencies).sum() / frequencies.sum())
+
+    fitted = calibrate(validation, known)
+    other = elkan_noto(validation, known)
+    for what, value in (
+        ("true k", frequencies.sum()),
+        ("k", fitted.k.k),
+        ("low", fitted.k.low),
+        ("high", fitted.k.high),
+        ("frequencies off", error(fitted.frequencies)),
+        ("Elkan-Noto k", other.sum()),
+        ("Elkan-Noto off", error(other)),
+    ):
+        yield Measured("estimates", method, seed, what, float(value))
+
+    def scores(table: str, name: str, values: npt.NDArray[Any], thresholds: Any) -> Iterator[Measured]:
+        # F1 counts what lies above a threshold; these are reached by the labels they let through.
+        below = np.nextafter(np.asarray(thresholds, values.dtype), values.dtype.type(-1))
+        for average in ("micro", "macro"):
+            value = 100 * f1(values, true_test, torch.from_numpy(np.atleast_1d(below)).squeeze(), average)
+            yield Measured(table, method, seed, f"{name}, {average}", value)
+
+    def estimated(table: str, name: str, calibration: Any) -> Iterator[Measured]:
+        thresholds = expected_f1_thresholds(calibration.confidences(validation))
+        yield from scores(table, name, calibration.confidences(test), thresholds)
+
+    yield from scores("F1", "0.5", test, 0.5)
+    yield from scores("F1", "0.75", test, 0.75)
+    yield from scores("F1", "full labels", test, best_thresholds(validation, true_validation))
+    yield from estimated("F1", "estimated", fitted)
+    yield from estimated("F1", "estimated, k told", calibrate(validation, known, k=float(frequencies.sum())))
+
+    yield from recovery("recovered", method, seed, recover(run, k=None), run.truth)
+
+    generator = np.random.default_rng(seed)
+    for count in LABELLED:
+        for draw in range(DRAWS):
+            rows = np.sort(generator.choice(run.train, count, replace=False))
+            with_labelled = calibrate(
+                np.concatenate([validation, run.probabilities[rows]]),
+                np.concatenate([known, run.truth.dense(rows)]),
+            )
+            off = abs(with_labelled.confidences(validation).sum(axis=1).mean() - frequencies.sum())
+            yield Measured("labelled", method, DRAWS * seed + draw, f"{count}, k off", float(off))
+            yield from estimated("labelled", str(count), with_labelled)
+    yield Measured("labelled", method, seed, "0, k off", float(abs(fitted.k.k - frequencies.sum())))
+    yield from estimated("labelled", "0", fitted)
+
+
+def recovery(table: str, method: str, seed: int, recovered: Recovered, truth: Labels) -> Iterator[Measured]:
+    scores = evaluate_recovery(recovered, truth)
+    for what, value in (
+        ("missing", scores.missing),
+        ("recovered", scores.recovered),
+        ("precision", 100 * scores.precision),
+        ("recall", 100 * scores.recall),
+        ("F1 of all labels, micro", 100 * scores.f1_micro),
+        ("F1 of all labels, macro", 100 * scores.f1_macro),
+    ):
+        yield Measured(table, method, seed, what, float(value))
+
+
+def best_thresholds(probabilities: npt.NDArray[Any], positive: npt.NDArray[np.bool_]) -> Float64:
+    """The threshold of each class with the best F1 on fully labelled rows."""
+    thresholds = np.full(probabilities.shape[1], np.inf)
+    for c in range(probabilities.shape[1]):
+        order = np.argsort(-probabilities[:, c], kind="stable")
+        right = np.cumsum(positive[order, c])
+        if right[-1]:
+            f1_at = 2 * right / (np.arange(1, len(order) + 1) + right[-1])
+            thresholds[c] = probabilities[order[f1_at.argmax()], c]
+    return thresholds
+
+
+def elkan_noto(probabilities: npt.NDArray[Any], known: npt.NDArray[np.int8]) -> Float64:
+    """Frequencies by Elkan & Noto (2008): P(named) over the mean P(named | x) of the rows where it was named.
+
+    P(named | x) is a logistic regression on the class's logit.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    named = known > 0
+    logits = np.log(probabilities / (1 - probabilities).clip(1e-7)).clip(-16, 16)
+    estimates = np.zeros(named.shape[1])
+    for c in np.flatnonzero(named.any(axis=0) & ~named.all(axis=0)):
+        model = LogisticRegression().fit(logits[:, [c]], named[:, c])
+        estimates[c] = named[:, c].mean() / model.predict_proba(logits[named[:, c]][:, [c]])[:, 1].mean()
+    return estimates
+
+
+# The tables
+
+
+def report(measured: list[Measured]) -> None:
+    """Markdown tables of the means, a row a method."""
+    values: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for item in measured:
+        values[item.table][item.method][item.what].append(item.value)
+    for table, methods in values.items():
+        columns = list(next(iter(methods.values())))
+        print(f"\n| {table} | {' | '.join(columns)} |\n| --- |{' --- |' * len(columns)}")
+        for method, found in methods.items():
+            print(f"| `{method}` | {' | '.join(_shown(name, found[name]) for name in columns)} |")
+
+
+def _shown(name: str, values: list[float]) -> str:
+    mean = float(np.mean(values))
+    digits = 0 if name in ("missing", "recovered") else 2
+    return f"{mean:.{digits}f}"
+
+
+def write(measured: list[Measured], path: Path) -> None:
+    made = {"command": command(), "commit": commit(), "hardware": hardware()}
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*Measured._fields, *made])
+        writer.writeheader()
+        for item in measured:
+            writer.writerow(item._asdict() | {"value": f"{item.value:.4f}"} | made)
+
+
+if __name__ == "__main__":
+    main()
