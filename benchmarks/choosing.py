@@ -4,8 +4,9 @@
     python benchmarks/choosing.py --runs runs/quickstart/an runs/quickstart/auto
 
 With --data: linear heads on the features of a pack, every method at four learning rates and 25 epochs. Epoch and rate
-are chosen twice, by the validation rows' full labels and by one positive of each of them, drawn anew for every seed;
-what follows is measured on the heads chosen by single positives. With --runs: finished runs whose truth is known.
+are chosen by the validation rows' full labels, and by one positive of each of them, drawn anew for every seed: by its
+average precision, as the training loop does, and by its likelihood. What follows is measured on the heads that the
+average precision of single positives chose. With --runs: finished runs whose truth is known.
 Numbers are means over seeds, in percent but for k.
 """
 
@@ -26,7 +27,7 @@ from torch import Tensor
 from record import command, commit, hardware
 from spml.data.pack import Pack, load_pack
 from spml.labels import Labels, simulate
-from spml.metrics import average_precision, f1, mean_average_precision
+from spml.metrics import f1, mean_average_precision
 from spml.recover import Recovered, calibrate, evaluate_recovery, expected_f1_thresholds, recover
 from spml.train.finished import FinishedRun, open_run
 from spml.train.linear import LEARNING_RATES, FeatureRows, HeadSpec, train_heads
@@ -110,10 +111,21 @@ def chosen_heads(
         selection=keep,
         progress=sys.stderr.isatty(),
     )
+    known_single = single.dense()
     for method in methods:
         judged = [score for r in results if r.spec.method == method for score in r.validation if score in kept]
-        by_single = max(judged, key=lambda score: selection_score(kept[score][parts[1]], single))
-        probabilities = expit(kept[by_single].numpy())
+
+        def by_precision(score: float) -> float:
+            return selection_score(kept[score][parts[1]], single)
+
+        def by_likelihood(score: float) -> float:
+            return calibrate(expit(kept[score][parts[1]].numpy()), known_single).log_likelihood
+
+        choices = {
+            "all labels": max(judged),
+            "AP of single positives": max(judged, key=by_precision),
+            "likelihood of single positives": max(judged, key=by_likelihood),
+        }
         run = FinishedRun(
             folder=Path(method),
             record={"method": {"name": method}},
@@ -122,40 +134,22 @@ def chosen_heads(
             names=pack.ids[rows].tolist(),
             labels=labels,
             truth=truth,
-            probabilities=probabilities,
+            probabilities=expit(kept[choices["AP of single positives"]].numpy()),
             train=parts[0],
             validation=parts[1],
             test=parts[2],
             source={},
         )
-        weight = corrections(run)
-
-        def corrected(score: float, weight: Float64 = weight) -> float:
-            ap = average_precision(kept[score][parts[1]], single.dense(parts[1] - parts[1][0]) > 0).numpy()
-            return float(np.nanmean(weight * ap))
-
-        choices = {"all labels": max(judged), "single": by_single, "corrected": max(judged, key=corrected)}
         yield (
             run,
             [
                 Measured(
-                    "choice",
-                    method,
-                    seed,
-                    name,
+                    *("choice", method, seed, by),
                     100 * mean_average_precision(kept[choice][parts[2]], positive[parts[2]]),
                 )
-                for name, choice in choices.items()
+                for by, choice in choices.items()
             ],
         )
-
-
-def corrections(run: FinishedRun) -> Float64:
-    """π_c / f_c: what the AP of single positives must be multiplied by, if which label is named is left to chance."""
-    known = run.labels.dense(run.validation)
-    named = (known > 0).mean(axis=0)
-    estimated = calibrate(run.probabilities[run.validation], known).frequencies
-    return np.where(named > 0, estimated / np.maximum(named, 1e-9), np.nan)
 
 
 # k, frequencies, thresholds, recovered labels

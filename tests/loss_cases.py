@@ -190,6 +190,7 @@ CASES = [
         {"positive_power": 0.5, "negative_power": 0.7, "start": OTHER_GR[0], "end": OTHER_GR[1]},
         exact_gradient=False,
     ),
+    Case("annotator", oracle.annotator_choice, per="row"),
     Case("plc", oracle.plc, inputs=("weak",)),
     Case("plc", oracle.plc, {"threshold": 0.9, "include_observed": True}, ("weak",)),
 ]

@@ -463,3 +463,23 @@ def lac(
             above = math.exp(float(z[a] @ other_view[b]) / temperature)
             result -= intra[a, b] * math.log(above / below)
     return result / total
+
+
+def annotator_choice(logits: Table, labels: Labels) -> Table:
+    """-log P(named) of each row: the number of unknown labels present has a distribution, built up label by label."""
+    costs = []
+    for row, known in zip(logits, labels, strict=True):
+        cost = -sum(log_p(g) for g, y in zip(row, known, strict=True) if y > 0)
+        cost -= sum(log_not_p(g) for g, y in zip(row, known, strict=True) if y < 0)
+        named = int((known > 0).sum())
+        if named:
+            chances = [1.0]  # of 0, 1, 2, … unknown labels present
+            for g in row[known == 0]:
+                longer = [0.0] * (len(chances) + 1)
+                for count, chance in enumerate(chances):
+                    longer[count] += chance * not_p(g)
+                    longer[count + 1] += chance * p(g)
+                chances = longer
+            cost -= math.log(sum(chance * named / (named + count) for count, chance in enumerate(chances)))
+        costs.append(cost)
+    return np.array(costs)

@@ -179,7 +179,7 @@ def test_where_a_loss_and_its_method_differ() -> None:
 
 def test_counts_in_the_changelog() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert f"**Losses**: {len(LOSSES)} published names" in text
+    assert f"**Losses**: {len(LOSSES)} names" in text
     assert f"**Methods**: {len(REGISTERED)}," in text
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import InputError
+from .annotator import annotator_choice, log_chance_of_naming
 from .asymmetric import (
     asymmetric,
     focal,
@@ -78,6 +79,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "splc": self_paced_correction,
     "hill": hill,
     "gr": generalised_robust,
+    "annotator": annotator_choice,
     "plc": pseudo_label_consistency,
     "lac": label_aware_consistency,
 }
@@ -137,6 +139,7 @@ __all__ = [
     "LOSSES",
     "Loss",
     "RobustSchedule",
+    "annotator_choice",
     "assume_negative",
     "asymmetric",
     "confident_entries",
@@ -165,6 +168,7 @@ __all__ = [
     "largest_unknown",
     "leveraged_asymmetric",
     "leveraged_asymmetric_with_disambiguation",
+    "log_chance_of_naming",
     "logit",
     "loss",
     "negative_leverage_of",

@@ -15,7 +15,7 @@ a·g + b ~ N(0, 1); log a ~ N(0, 2²).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ _FIT_ENTRIES = 1 << 21  # entries (rows × classes) a fit looks at; more would c
 _CLASS_OFFSET_SD = 2.0
 _COMMON_OFFSET_SD = 1.0
 _LOG_SLOPE_SD = 2.0
-_GIVEN_K_SD = 0.02  # of log k, where k is given
+_TOLD_K_SD = 0.2  # of log k, a row: a k that is told outweighs what the rows say of it
 _NINE_OF_TEN = 1.6449  # standard deviations either side of the mean
 
 # ∫₀¹ f(t) dt with 1 − t = u²: nodes gather where many labels put the mass, near t = 1.
@@ -70,6 +70,9 @@ class Calibration:
     """Estimated labels a row, with the 5th and 95th percentile; `rows` are those it was calibrated by."""
     full_rows: int
     """How many of these rows had all their labels known."""
+    log_likelihood: float
+    """Mean over these rows of log P(named label), or of all labels where they are known: the higher, the better the
+    predictions. Epochs and settings can be chosen by it."""
 
     def confidences(self, probabilities: npt.NDArray[Any], known: Int8 | None = None) -> Float32:
         """P(label present | image, what is known of the row), (N, L).
@@ -137,15 +140,19 @@ def calibrate(
         options={"maxiter": 500, "ftol": 1e-10, "gtol": 1e-6},
     )
     slope, offsets = fit.parameters(best.x)
-    unmeasured = Calibration(slope, offsets, at_least_one, np.zeros(classes), KEstimate(0, 0, 0, 0), 0)
+    unmeasured = Calibration(slope, offsets, at_least_one, np.zeros(classes), KEstimate(0, 0, 0, 0), 0, 0.0)
     frequencies = np.zeros(classes)
     for block in row_blocks(rows, classes):
         frequencies += unmeasured.confidences(table[block], known[block]).sum(axis=0, dtype=np.float64)
     frequencies /= rows
     mean = float(frequencies.sum())
     low, high = (mean, mean) if k is not None else fit.interval(best.x, mean)
-    return Calibration(
-        slope, offsets, at_least_one, frequencies, KEstimate(mean, low, high, len(use)), int(full[use].sum())
+    return replace(
+        unmeasured,
+        frequencies=frequencies,
+        k=KEstimate(mean, low, high, len(use)),
+        full_rows=int(full[use].sum()),
+        log_likelihood=fit.log_likelihood(best.x),
     )
 
 
@@ -256,10 +263,14 @@ class _Fit:
         gradient = self.precision * theta - self._pull_back(by_logit, theta).sum(axis=0)
         if self.k is not None:
             mean, k_by_logit = self._mean_labels(*calibrated[1:])
-            off = np.log(mean / self.k) / _GIVEN_K_SD**2
+            off = self.rows * np.log(mean / self.k) / _TOLD_K_SD**2
             value += 0.5 * off * np.log(mean / self.k)
             gradient += off / mean * self._pull_back(k_by_logit, theta).sum(axis=0)
         return value / self.rows, gradient / self.rows
+
+    def log_likelihood(self, theta: Float64) -> float:
+        """A row, without the priors."""
+        return float(self._likelihood(*self._calibrated(theta))[0] / self.rows)
 
     def interval(self, theta: Float64, k: float) -> tuple[float, float]:
         """5th and 95th percentile of k: its gradient, and the rows' scores as the curvature of their likelihood."""
