@@ -19,7 +19,7 @@ from .train.settings import TrainSettings
 
 REFERENCE = "bce"
 SETTINGS = TrainSettings(
-    epochs=12,
+    epochs=6,
     batch_size=64,
     learning_rate=6e-3,
     optimiser="adamw",
@@ -45,8 +45,8 @@ def quickstart(
     folder: Path, names: tuple[str, ...] = ("an", "auto", REFERENCE), *, scale: float = 1.0, progress: bool = True
 ) -> list[Outcome]:
     """Train each method on the scenes in its own folder, or take it from there if that was done before."""
-    data = scenes(train=round(4000 * scale), test=round(1000 * scale))
-    options = {"train": round(4000 * scale), "test": round(1000 * scale)}
+    options = {"train": round(8000 * scale), "test": round(1000 * scale)}
+    data = scenes(**options)
     return [_outcome(_trained(folder / name, name, data, options, progress)) for name in names]
 
 

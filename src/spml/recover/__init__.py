@@ -2,13 +2,13 @@
 
 from .calibrate import Calibration, Frequencies, calibrate, estimate_frequencies, expected_f1_thresholds
 from .exports import FORMATS, export, label_studio_config
-from .labels import Entries, Recovered, RecoveryScores, evaluate_recovery, recover
+from .labels import LabelTable, Recovered, RecoveryScores, evaluate_recovery, recover
 
 __all__ = [
     "FORMATS",
     "Calibration",
-    "Entries",
     "Frequencies",
+    "LabelTable",
     "Recovered",
     "RecoveryScores",
     "calibrate",

@@ -33,7 +33,7 @@ Int8 = npt.NDArray[np.int8]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
-_FIT_ENTRIES = 1 << 21  # entries (rows × classes) a fit looks at; more would cost time and change little
+_FIT_ENTRIES = 1 << 19  # entries (rows × classes) a fit looks at; more would cost time and change little
 _CLASS_OFFSET_SD = 2.0
 _COMMON_OFFSET_SD = 1.0
 _LOG_SLOPE_SD = 2.0

@@ -20,6 +20,9 @@ _SUFFIX_FORMATS = {".csv": "csv", ".parquet": "parquet"}
 _JSON_FORMATS = ("coco", "label-studio", "fiftyone")
 FORMATS = ("csv", "parquet", *_JSON_FORMATS)
 
+_BLOCK = 1 << 14  # rows made plain values at one time
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
 
 class _Label(NamedTuple):
     """A label handed back, as plain values."""
@@ -122,32 +125,31 @@ def _six_digits(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 def _by_row(recovered: Recovered) -> Iterator[tuple[int, list[_Label]]]:
     """Every row handed back with its labels, also one without any."""
     entries = recovered.entries
-    ends = np.searchsorted(entries.row, recovered.rows, side="right").tolist()
+    ends = np.searchsorted(entries.row, recovered.rows, side="right")
     first = 0
-    for row, last in zip(recovered.rows.tolist(), ends, strict=True):
-        columns = (column[first:last].tolist() for column in entries[1:])
-        yield (
-            row,
-            [
-                _Label(label, observed, round(confidence, 6), round(probability, 6), round(threshold, 6), rank)
-                for label, observed, confidence, probability, threshold, rank in zip(*columns, strict=True)
-            ],
-        )
-        first = last
+    for start in range(0, len(recovered.rows), _BLOCK):
+        rows, last_of = recovered.rows[start : start + _BLOCK].tolist(), ends[start : start + _BLOCK].tolist()
+        block = slice(first, last_of[-1])
+        numbers = (_six_digits(column[block]).tolist() for column in entries[3:6])
+        columns = (entries.label[block].tolist(), entries.observed[block].tolist(), *numbers)
+        labels = list(map(_Label, *columns, entries.rank[block].tolist()))
+        for row, last in zip(rows, last_of, strict=True):
+            yield row, labels[first - block.start : last - block.start]
+            first = last
 
 
 def _write_list(file: TextIO, items: Iterable[Any]) -> None:
     """A JSON list, an item at a time."""
     separator = "[\n"
     for item in items:
-        file.write(separator + json.dumps(item, ensure_ascii=False, allow_nan=False))
+        file.write(separator + _encode(item))
         separator = ",\n"
     file.write("[]" if separator == "[\n" else "\n]")
 
 
 def _write_coco(recovered: Recovered, file: TextIO, prefix: str) -> None:
     """Ids are the row's number in the data and the class's place, both from 1: some readers take 0 for none."""
-    file.write('{"info": ' + json.dumps({"description": f"labels recovered by spml, run {recovered.run}"}))
+    file.write('{"info": ' + _encode({"description": f"labels recovered by spml, run {recovered.run}"}))
     file.write(',\n"images": ')
     names = recovered.names
     _write_list(file, ({"id": row + 1, "file_name": prefix + names[row]} for row in recovered.rows.tolist()))
@@ -232,6 +234,6 @@ def _write_fiftyone(recovered: Recovered, file: TextIO, prefix: str) -> None:
         "classes": {"recovered": list(recovered.classes)},
         "info": {},
     }
-    file.write(json.dumps(head, ensure_ascii=False)[:-1] + ',\n"samples": ')
+    file.write(_encode(head)[:-1] + ',\n"samples": ')
     _write_list(file, (sample(row, labels) for row, labels in _by_row(recovered)))
     file.write("}\n")

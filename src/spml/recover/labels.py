@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _UNSURE = 2.0  # missing labels a row: how many times the low end of their interval may fit into the high one
 
 
-class Entries(NamedTuple):
+class LabelTable(NamedTuple):
     """One line for every label handed back: by row, and in a row the observed first, then the surest."""
 
     row: Int64
@@ -73,13 +73,13 @@ class Recovered:
         return present
 
     @cached_property
-    def entries(self) -> Entries:
+    def entries(self) -> LabelTable:
         """The labels of `rows`, as a table."""
         place, label = np.nonzero(self.present(self.rows))
         row = self.rows[place]
         order = np.lexsort((-self.confidences[row, label], self.known[row, label] <= 0, row))
         place, row, label = place[order], row[order], label[order]
-        return Entries(
+        return LabelTable(
             row=row,
             label=label,
             observed=self.known[row, label] > 0,
