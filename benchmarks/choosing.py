@@ -25,12 +25,13 @@ from scipy.special import expit
 from torch import Tensor
 
 from record import command, commit, hardware
+from spml.bench.linear import LEARNING_RATES
 from spml.data.pack import Pack, load_pack
 from spml.labels import Labels, simulate
 from spml.metrics import f1, mean_average_precision
 from spml.recover import Recovered, calibrate, evaluate_recovery, expected_f1_thresholds, recover
 from spml.train.finished import FinishedRun, open_run
-from spml.train.linear import LEARNING_RATES, FeatureRows, HeadSpec, train_heads
+from spml.train.linear import FeatureRows, HeadSpec, train_heads
 from spml.train.loop import selection_score
 
 METHODS = "auto,em,lasd,an"

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from record import command, commit, hardware
+from spml.bench.linear import BATCH_SIZES, LEARNING_RATES, LinearData, linear_grid
 from spml.data.pack import load_pack
-from spml.train.linear import BATCH_SIZES, LEARNING_RATES, LinearData, linear_grid
 
 METHODS = "bce,bce-ls,iun,an,an-ls,wan,epr,role,em,em-apl,lasd"
 # The tables of Cole et al. come from code that smooths by ε where the paper smooths by ε/2.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from conftest import shared_data
+from spml.bench.linear import LinearData, linear_grid
 from spml.data.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels, simulate
@@ -22,8 +23,6 @@ from spml.train.linear import (
     FeatureRows,
     HeadResult,
     HeadSpec,
-    LinearData,
-    linear_grid,
     linear_start,
     row_order,
     train_heads,
