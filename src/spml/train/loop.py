@@ -98,8 +98,9 @@ def check_labels(method: Method, labels: Labels) -> None:
 def selection_score(probabilities: Tensor, labels: Labels) -> float:
     """How good predictions are, by what is known: mean AP on full labels, else of the known positives.
 
-    With single positives every other label counts as absent. That lowers the AP of a class by about the same
-    factor for every set of predictions, so the order of epochs and settings survives.
+    With single positives every other label counts as absent. That lowers the AP of a class by about the same factor
+    for all predictions of one method, so the order of its epochs and settings survives. Between methods it does not:
+    AN, which learns to predict just what is named, scores better here than it is.
     """
     positive = torch.from_numpy(labels.dense() > 0).to(probabilities.device)
     return float(average_precision(probabilities, positive).nanmean())
