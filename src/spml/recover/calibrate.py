@@ -137,7 +137,7 @@ def calibrate(
         np.zeros(classes + 2),
         jac=True,
         method="L-BFGS-B",
-        options={"maxiter": 500, "ftol": 1e-10, "gtol": 1e-6},
+        options={"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5},
     )
     slope, offsets = fit.parameters(best.x)
     unmeasured = Calibration(slope, offsets, at_least_one, np.zeros(classes), KEstimate(0, 0, 0, 0), 0, 0.0)
