@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .bench.command import EXAMPLE, bench
 from .errors import InputError
 
 app = typer.Typer(
@@ -117,17 +118,37 @@ def train(
 @app.command(epilog="Example: spml predict runs/photos new/*.jpg --out tags.csv")
 def predict(
     run: RunFolder,
-    images: Annotated[list[Path], typer.Argument(help="Image files or folders of them.")],
+    inputs: Annotated[
+        list[Path], typer.Argument(help="Images or folders of them; one .npy of features; or one .parquet of either.")
+    ],
     out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .jsonl.")],
     threshold: Annotated[float, typer.Option(help="Labels at least this probable are listed.", min=0, max=1)] = 0.5,
     top: Annotated[int, typer.Option(help="At least this many labels are listed.", min=0)] = 1,
+    recover: Annotated[
+        bool, typer.Option("--recover", help="Instead, labels and confidences as `spml recover` finds them.")
+    ] = False,
+    label_column: Annotated[
+        str | None, typer.Option(help="Of a .parquet, with --recover: the column of the label known of a row.")
+    ] = None,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="On a Ray cluster: a .parquet in, a folder of .parquet files out.")
+    ] = False,
     device: str = "auto",
 ) -> None:
-    """Label new images with a trained run. Needs neither a GPU nor the training data."""
-    from .predict import predict_files
+    """Label new rows with a trained run. Needs neither a GPU nor the training data."""
+    options: dict[str, Any] = {"threshold": threshold, "top": top, "recover": recover, "label_column": label_column}
+    if ray:
+        from .bulk import predict_table
 
-    count = predict_files(run, images, out, threshold=threshold, top=top, device=device)
-    typer.echo(f"{count} images labelled: {out}")
+        if len(inputs) != 1:
+            raise InputError("--ray labels one .parquet table (or folder of them): give just that")
+        count = predict_table(run, inputs[0], out, device=device, **options)
+    else:
+        from .predict import predict_files
+
+        count = predict_files(run, inputs, out, device=device, **options)
+    rows = "rows" if inputs[0].suffix in (".npy", ".parquet", ".pq") else "images"
+    typer.echo(f"{count} {rows} labelled: {out}")
 
 
 @app.command(epilog="Example: spml recover runs/photos --out labels.csv")
@@ -156,12 +177,18 @@ def recover(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN…")],
     out: Annotated[Path, typer.Option(help="HTML file to write.")],
+    landscape: Annotated[
+        bool, typer.Option("--landscape", help="Of several runs, draw the loss around each network (minutes).")
+    ] = False,
 ) -> None:
     """Write one HTML file with curves, numbers and pictures of one or several runs."""
-    from .report import write_report
+    from .report import loss_landscape, write_report
     from .train.finished import open_run
 
-    write_report([open_run(run) for run in runs], out)
+    if landscape and len(runs) < 2:
+        raise InputError("--landscape compares networks: name at least two runs")
+    finished = [open_run(run) for run in runs]
+    write_report(finished, out, landscapes={run.name: loss_landscape(run) for run in finished} if landscape else None)
     typer.echo(f"Report: {out}")
 
 
@@ -201,6 +228,9 @@ def info(run: RunFolder) -> None:
     for name, value in finished.describe().items():
         table.add_row(name, str(value))
     Console().print(table)
+
+
+app.command(epilog=EXAMPLE)(bench)
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:

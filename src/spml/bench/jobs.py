@@ -4,9 +4,10 @@ import dataclasses
 import functools
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,15 +18,30 @@ import torch
 from torch import Tensor
 
 from .. import metrics
-from ..data import ImageStore, Pack, load_pack
+from ..data import ImageStore, Pack
 from ..errors import InputError
 from ..labels import Labels
 from ..methods import Method, method
-from ..models import build_classifier, classifier_from_description
+from ..models import Classifier, build_classifier, classifier_from_description
 from ..train.checkpoint import read_tensors, write_text
+from ..train.graph import LAUNCH
+from ..train.linear import HeadSpec
+from ..train.linear_init import linear_init
 from ..train.log import read_log
 from ..train.loop import Examples, Run, choose_device, predict
 from ..train.settings import TrainSettings
+from .draws import Draw
+from .packs import open_pack
+from .predictions import keep_predictions
+
+
+@dataclass(frozen=True)
+class LinearInit:
+    """The grid of the stage before fine-tuning, of which the best head by validation is kept (Cole et al. 2021)."""
+
+    epochs: int = 25
+    learning_rates: tuple[float, ...] = (1e-2, 1e-3, 1e-4, 1e-5)
+    batch_sizes: tuple[int, ...] = (8, 16)
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,8 @@ class Job:
     head: str | None = None  # None: the head the method is made for
     head_settings: dict[str, Any] = field(default_factory=dict)
     k: float | None = None
+    draw: Draw = field(default_factory=Draw)  # what the training rows show of their labels
+    linear_init: LinearInit | None = None  # the head is first trained on features of the frozen backbone
 
     def key(self, fingerprint: str) -> str:
         """A name made of the job's content, the data's and the code's."""
@@ -70,21 +88,33 @@ def pack_fingerprint(pack: Pack) -> str:
 
 def labels_for(made: Method, pack: Pack) -> Labels:
     """What the method may see of the training rows: one positive, or for a reference what it is defined on."""
-    if made.needs.labels == "positives":
-        return pack.training_labels()
-    if made.needs.labels == "full":
-        return pack.full_labels(pack.train)
-    signed = pack.truth[pack.train].copy()
-    signed[signed > 0] = 0  # all true negatives, and of the positives the observed one
-    observed = pack.observed[pack.train]
-    rows = np.flatnonzero(observed >= 0)
-    signed[rows, observed[rows]] = 1
-    return Labels.from_matrix(signed, pack.classes, coding="signed")
+    return Draw().shown(pack, made.needs.labels)[1]
 
 
-def run_job(job: Job, out: Path, *, device: str = "auto", store: ImageStore | None = None) -> dict[str, Any]:
-    """The job's result row, from its folder if it ran before."""
-    pack = load_pack(job.data)
+def first_head(
+    job: Job, grid: LinearInit, classifier: Classifier, training: Examples, validation: Examples, device: str
+) -> dict[str, Tensor]:
+    """Put the best head of LinearInit into the classifier; returns what the method remembered with it."""
+    specs = [
+        HeadSpec(job.method, job.settings, rate, size, job.train.seed)
+        for rate in grid.learning_rates
+        for size in grid.batch_sizes
+    ]
+    return linear_init(
+        classifier, training, validation, specs, epochs=grid.epochs, k=job.k, device=device, progress=False
+    ).method_state
+
+
+def run_job(
+    job: Job,
+    out: Path,
+    *,
+    device: str = "auto",
+    store: ImageStore | None = None,
+    interrupted: threading.Event | None = None,
+) -> dict[str, Any]:
+    """The job's result row, from its folder if it ran before. `interrupted` is set where the GPU is shared."""
+    pack = open_pack(job.data)
     folder = out / job.key(pack_fingerprint(pack))
     result = folder / "result.json"
     if result.exists():
@@ -97,21 +127,29 @@ def run_job(job: Job, out: Path, *, device: str = "auto", store: ImageStore | No
         torch.cuda.reset_peak_memory_stats()
         resident = torch.cuda.memory_allocated()
     made = method(job.method, **job.settings)
-    torch.manual_seed(job.train.seed)
-    classifier = build_classifier(
-        job.backbone, len(pack.classes), job.head or made.needs.head, image_size=job.image_size, **job.head_settings
-    )
+    with LAUNCH:
+        torch.manual_seed(job.train.seed)
+        head = job.head or made.needs.head
+        size = job.image_size
+        classifier = build_classifier(job.backbone, len(pack.classes), head, image_size=size, **job.head_settings)
     started = time.perf_counter()
+    rows, labels = job.draw.shown(pack, made.needs.labels)
+    training, validation = Examples(images, rows, labels), Examples(images, pack.val, pack.full_labels(pack.val))
+    start = None
+    if job.linear_init and not (folder / "last.safetensors").exists():  # a run broken off has passed that stage
+        start = first_head(job, job.linear_init, classifier, training, validation, str(chosen))
     run = Run(
         folder,
         classifier,
         made,
-        Examples(images, pack.train, labels_for(made, pack)),
-        Examples(images, pack.val, pack.full_labels(pack.val)),
+        training,
+        validation,
         job.train,
         k=job.k,
+        start=start,
         device=device,
         progress=False,
+        interrupted=interrupted,
     )
     best = run.fit()
     seconds = time.perf_counter() - started
@@ -120,9 +158,15 @@ def run_job(job: Job, out: Path, *, device: str = "auto", store: ImageStore | No
     best_network.to(run.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     epochs = [line for line in read_log(folder / "log.jsonl") if line["kind"] == "epoch"]
 
-    def probabilities(rows: np.ndarray) -> Tensor:
-        return predict(best_network, images, rows, device=run.device, precision=job.train.precision)
+    every = np.concatenate([pack.train, pack.val, pack.test])
+    scores = predict(best_network, images, every, device=run.device, precision=job.train.precision)
+    place = np.full(len(pack), -1)
+    place[every] = np.arange(len(every))
 
+    def probabilities(rows: np.ndarray) -> Tensor:
+        return scores[torch.from_numpy(place[rows]).to(scores.device)]
+
+    keep_predictions(folder, pack, job.draw.shown(pack), every, scores, {"size": job.image_size})
     row = {
         "method": job.method,
         "settings": json.dumps(job.settings),
@@ -134,11 +178,12 @@ def run_job(job: Job, out: Path, *, device: str = "auto", store: ImageStore | No
         **test_scores(
             probabilities(pack.test), pack, pack.test, threshold=0.75 if "em" in job.method.split("-") else 0.5
         ),
-        **recovery_scores(probabilities(pack.train), pack),
+        **recovery_scores(probabilities(rows), pack, rows),
+        "labels": int(np.count_nonzero(labels.dense())),
         "seconds": round(seconds, 2),
         "rows_per_second": round(float(np.median([line["rows_per_second"] for line in epochs])), 1),
         "memory_gib": round((torch.cuda.max_memory_allocated() - resident) / 2**30, 3)
-        if chosen.type == "cuda"
+        if chosen.type == "cuda" and interrupted is None  # runs that share a GPU share its peak
         else None,
         "code": code_version(),
     }
@@ -157,40 +202,65 @@ def test_scores(scores: Tensor, pack: Pack, rows: np.ndarray, threshold: float) 
     }
 
 
-def recovery_scores(scores: Tensor, pack: Pack) -> dict[str, Any]:
-    """mAP of the training rows against their true labels (Cole et al., Table 2); None where nobody has them."""
-    if not pack.known[pack.train].all():
+def recovery_scores(scores: Tensor, pack: Pack, rows: np.ndarray) -> dict[str, Any]:
+    """mAP of training rows against their true labels (Cole et al., Table 2); None where nobody has them."""
+    if not pack.known[rows].all():
         return {"recovery_map": None}
-    truth = torch.from_numpy(pack.truth[pack.train] > 0).to(scores.device)
+    truth = torch.from_numpy(pack.truth[rows] > 0).to(scores.device)
     return {"recovery_map": metrics.mean_average_precision(scores, truth, empty="zero")}
 
 
 def run_jobs(jobs: Sequence[Job], out: Path, *, device: str = "auto", workers: int = 1) -> Iterator[dict[str, Any]]:
-    """The rows of all jobs as they finish, several at a time on one device."""
+    """The rows of all jobs as they finish, several at a time: processes on a CPU, on a GPU threads.
+
+    Processes would take turns on a GPU; threads with a stream each use it together.
+    """
     out.mkdir(parents=True, exist_ok=True)
     if workers == 1:
         for job in jobs:
             yield run_job(job, out, device=device)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-        futures = {pool.submit(_run_in_worker, job, out, device): job for job in jobs}
+    interrupted = threading.Event()
+    if choose_device(device).type == "cuda":
+        pool: Executor = ThreadPoolExecutor(workers)
+        futures = {pool.submit(_run_in_thread, job, out, device, interrupted): job for job in jobs}
+    else:
+        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread)
+        futures = {pool.submit(_run_in_process, job, out, device): job for job in jobs}
+    try:
         for future in as_completed(futures):
             try:
                 yield future.result()
             except InputError as error:
                 raise InputError(f"{futures[future].method}: {error}") from None
+    finally:  # broken off: what runs makes its checkpoint, what waits never starts
+        interrupted.set()
+        pool.shutdown(cancel_futures=True)
 
 
 _stores: dict[tuple[str, int], ImageStore] = {}
+
+
+def _store(job: Job, out: Path) -> ImageStore:
+    """The images, kept between jobs."""
+    key = (job.data, job.image_size)
+    if key not in _stores:
+        _stores[key] = open_pack(job.data).images(job.image_size, cache_path=out)
+    return _stores[key]
 
 
 def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _run_in_worker(job: Job, out: Path, device: str) -> dict[str, Any]:
-    """Keeps the images in the worker between jobs."""
-    key = (job.data, job.image_size)
-    if key not in _stores:
-        _stores[key] = load_pack(job.data).images(job.image_size, cache_path=out)
-    return run_job(job, out, device=device, store=_stores[key])
+def _run_in_process(job: Job, out: Path, device: str) -> dict[str, Any]:
+    return run_job(job, out, device=device, store=_store(job, out))
+
+
+def _run_in_thread(job: Job, out: Path, device: str, interrupted: threading.Event) -> dict[str, Any]:
+    with LAUNCH:
+        images = _store(job, out)
+        images.to_device(choose_device(device))
+        torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        return run_job(job, out, device=device, store=images, interrupted=interrupted)

@@ -9,12 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from ..data.features import FeatureStore
 from ..data.pack import Pack
 from ..errors import InputError
 from ..labels import Labels
 from ..methods import METHODS
 from ..metrics import mean_average_precision
 from ..train.linear import FeatureRows, Features, HeadResult, HeadSpec, train_heads
+from .draws import Draw
 
 LEARNING_RATES = (1e-2, 1e-3, 1e-4, 1e-5)
 BATCH_SIZES = (8, 16)
@@ -33,18 +35,25 @@ class LinearData:
     @classmethod
     def from_pack(cls, pack: Pack, features: str | None = None) -> "LinearData":
         """The rows of a pack by its split; `features` names the file where there are several."""
-        store = pack.features(features)
+        return cls.from_store(pack, pack.features(features))
+
+    @classmethod
+    def from_store(cls, pack: Pack, store: FeatureStore, draw: Draw | None = None) -> "LinearData":
+        """The rows of a pack with these features, its training rows labelled by `draw`."""
+        rows, labels = (draw or Draw()).shown(pack)
         return cls(
-            features=FeatureRows(store, pack.train),
-            labels=pack.training_labels(),
+            features=FeatureRows(store, rows),
+            labels=labels,
             validation=(FeatureRows(store, pack.val), pack.full_labels(pack.val)),
             test=(FeatureRows(store, pack.test), pack.full_labels(pack.test)),
-            truth=pack.full_labels(pack.train) if pack.known[pack.train].all() else None,
+            truth=pack.full_labels(rows) if pack.known[rows].all() else None,
         )
 
     @cached_property
     def observed_and_negatives(self) -> Labels | None:
-        """The observed labels and every true negative: what IUN is trained on."""
+        """The observed labels and every true negative: what IUN is trained on. Negatives that are observed stay."""
+        if self.labels.counts().negatives.any():
+            return self.labels
         if self.truth is None:
             return None
         observed, truth = self.labels.dense(), self.truth.dense()

@@ -1,0 +1,274 @@
+"""spml bench: a protocol or a study, from its file to tables and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from .protocols import Cell, Protocol
+    from .studies import Study
+    from .trials import Runner, Source
+
+EXAMPLE = "Example: spml bench cole2021-linear --data voc12=packs/voc12 --methods an,role --seeds 0,1,2 --out bench/voc"
+
+
+def bench(
+    name: Annotated[
+        str | None, typer.Argument(help="A protocol or study by name (--list), or the path of your own .toml.")
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="name=path: a pack, an official layout, or a pack's features*.npy; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for runs, tables and report; an interrupted one goes on.")
+    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Comma-separated; by default all of the protocol.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Comma-separated; by default the protocol's.")] = None,
+    features: Annotated[bool, typer.Option("--features", help="Of a study: linear heads on features.")] = False,
+    search: Annotated[
+        str | None, typer.Option(help="published, grid, none or optuna; by default the protocol's.")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Of optuna: trials a method and data set.", min=1)] = 20,
+    storage: Annotated[str | None, typer.Option(help="Of optuna: a storage to share, as sqlite:///search.db.")] = None,
+    workers: Annotated[int, typer.Option(help="Image runs at one time on the device.", min=1)] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value: change a value of the protocol; repeatable.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and their settings, run nothing.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List protocols and studies.")] = False,
+) -> None:
+    """Run a paper's protocol, or a study, and set our numbers beside the paper's."""
+    if list_ or name is None:
+        _print_list()
+        return
+    from .trials import Runner, Source
+
+    sources = [Source.parse(text) for text in data or []]
+    if not sources:
+        raise InputError("give the data: --data voc12=PATH")
+    if out is None and not dry_run:
+        raise InputError("give the folder for the results: --out DIR")
+    plan = _plan(name, sources, methods, seeds, features, search, set_ or [])
+    runner = Runner(sources, (out or Path()) / "runs", device=device, workers=workers, say=typer.echo)
+    for note in plan.notes:
+        typer.echo(note)
+    if dry_run:
+        _print_runs(plan, runner)
+        return
+    assert out is not None
+    _run(plan, runner, out, trials, storage)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command was asked for: the cells to run, and how."""
+
+    protocol: Protocol
+    study: Study | None
+    cells: list[Cell]
+    seeds: tuple[int, ...]
+    search: str
+    notes: list[str]
+
+    @property
+    def title(self) -> str:
+        return self.study.title if self.study else self.protocol.title
+
+    @property
+    def where(self) -> str:
+        return (self.study.where if self.study else "") or self.protocol.name
+
+
+def _plan(
+    name: str,
+    sources: Sequence[Source],
+    methods: str | None,
+    seeds: str | None,
+    features: bool,
+    search: str | None,
+    changes: Sequence[str],
+) -> Plan:
+    from .protocols import SEARCHES, load_protocol, one_of, read_toml, shipped
+    from .studies import load_study
+
+    if name not in shipped("protocols") and name not in shipped("studies") and not Path(name).is_file():
+        known = ", ".join([*shipped("protocols"), *shipped("studies")])
+        raise InputError(f"there is no protocol or study {name!r}; there are {known}, or give the path of a .toml file")
+    study = None
+    if name in shipped("studies") or (name not in shipped("protocols") and "run" in read_toml("studies", name)):
+        study = load_study(name, features=features, changes=changes)
+    protocol = study.protocol if study else load_protocol(name, changes)
+    if features and not protocol.features:
+        raise InputError(f"{name} trains networks on images; on features run cole2021-linear or features")
+    data = [source.name for source in sources]
+    protocol.check_data(data)
+    asked = None if methods is None else methods.split(",")
+    entries = protocol.entries(asked or (list(study.run) if study else None))
+    chosen = search or protocol.search
+    one_of("--search", "it", chosen, SEARCHES)
+    space = "grid" if chosen == "optuna" else chosen
+    cells = study.cells(data, entries, space) if study else list(protocol.cells(data, entries, space))
+    cells, notes = _runnable(cells, sources, asked or ())
+    notes += [f"{source.name}: {note}" for source in sources for note in getattr(source.pack, "notes", ())]
+    return Plan(protocol, study, cells, _seeds(seeds) or protocol.seeds, chosen, notes)
+
+
+def _runnable(cells: Sequence[Cell], sources: Sequence[Source], asked: Sequence[str]) -> tuple[list[Cell], list[str]]:
+    """Without references where nobody has the full labels they learn from, unless they were asked for by name."""
+    packs = {source.name: source.pack for source in sources}
+    unknown = {name for name, pack in packs.items() if not pack.known[pack.train].all()}
+    left: dict[str, list[str]] = {}
+    kept = []
+    for cell in cells:
+        if cell.base.data in unknown and cell.base.reference and cell.base.entry not in asked:
+            left.setdefault(cell.base.data, []).append(cell.base.entry)
+        else:
+            kept.append(cell)
+    if not kept:
+        raise InputError("nothing is left to run: every method needs full labels, which these data do not have")
+    notes = [
+        f"{name}: {', '.join(dict.fromkeys(entries))} left out; nobody has the full labels of the training rows here."
+        for name, entries in left.items()
+    ]
+    return kept, notes
+
+
+def _seeds(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise InputError(f"--seeds {text} is not a list of whole numbers, as 0,1,2") from None
+
+
+def _run(plan: Plan, runner: Runner, out: Path, trials: int, storage: str | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..train.checkpoint import write_text
+    from ..train.loop import choose_device
+    from . import compare
+    from .origin import made_by
+    from .protocols import paper_values
+    from .search import Optuna, execute
+    from .studies import MEASURES, interval_rows
+
+    optuna = None
+    if plan.search == "optuna":
+        at_once = 8 if plan.protocol.features else runner.workers
+        optuna = Optuna(trials, storage, at_once)
+    outcomes = execute(plan.cells, plan.seeds, runner, plan.protocol.select_on, optuna)
+    chosen = [outcome.trial for outcome in outcomes if outcome.chosen]
+    runner.forget_weights([outcome.trial for outcome in outcomes], chosen)
+    paper, measures = plan.protocol.paper, plan.study.y if plan.study else ("test_map",)
+    setting = paper.setting if paper else ""
+    by_measure = {m: compare.lines_of(outcomes, paper_values(paper, m), setting, m) for m in measures}
+    lines = by_measure[measures[0]]
+    rows = compare.run_rows(outcomes, made_by(str(choose_device(runner.device))), plan.protocol.name)
+    charts = plan.study.charts([row for row in rows if row["chosen"]]) if plan.study else []
+    several = f"mean ± standard deviation over seeds {', '.join(map(str, plan.seeds))}"
+    notes = [
+        f"{MEASURES[measures[0]]} in percent, {several if len(plan.seeds) > 1 else f'seed {plan.seeds[0]} alone'}.",
+        f"The paper's numbers: {paper.file}, Table {paper.table}." if paper and any(x.paper for x in lines) else "",
+        "* a reference: it learned from more than one positive a row." if any(x.reference for x in lines) else "",
+        *runner.notes,
+        *plan.notes,
+        compare.explain_p(lines),
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    compare.write_csv(out / "runs.csv", rows)
+    table = [row for measure, found in by_measure.items() for row in compare.table_rows(found, measure)]
+    compare.write_csv(out / "table.csv", table)
+    pairs = compare.pair_rows(lines)
+    if pairs:
+        compare.write_csv(out / "pairs.csv", pairs)
+    if plan.study and plan.study.intervals:
+        compare.write_csv(out / "intervals.csv", interval_rows(list(runner.sources.values())))
+    header, cells = compare.shown_rows(lines)
+    write_text(out / "table.md", compare.markdown(plan.title, header, cells, notes))
+    shown = Table(title=plan.title)
+    for place, column in enumerate(header):
+        shown.add_column(column, justify="left" if place == 0 else "right")
+    for row in cells:
+        shown.add_row(*row)
+    Console().print(shown)
+    for note in filter(None, notes):
+        typer.echo(note)
+    compare.write_report(out / "report.html", plan.title, plan.where, lines, notes, charts, outcomes, runner)
+    typer.echo(f"Tables: {out / 'table.md'}, {out / 'runs.csv'}. Report: {out / 'report.html'}")
+
+
+def _print_runs(plan: Plan, runner: Runner) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .search import seeded
+    from .trials import grid_points
+
+    table = Table(title=f"{plan.title}: {plan.where}")
+    for column in ("data", "method", "at", "settings", "epochs", "rate", "batch", "k", "draw", "seeds"):
+        table.add_column(column)
+    count = done = 0
+    for cell in plan.cells:
+        points: list[dict[str, Any]] = [{}] if plan.search == "optuna" else list(grid_points(cell.space))
+        every = plan.protocol.select_on == "every seed" or len(points) == 1
+        seeds = plan.seeds if every else plan.seeds[:1]
+        for point in points:
+            trial = cell.base.changed(point)
+            count += len(seeds)
+            done += sum(runner.done(seeded(trial, seed)) for seed in seeds)
+            table.add_row(*_described(cell, trial), ",".join(map(str, seeds)))
+        count += len(plan.seeds) - len(seeds)  # the chosen one, with the other seeds
+    Console(width=200).print(table)
+    if plan.search == "optuna":
+        typer.echo("optuna searches, for each line: " + "; ".join({_space(cell) for cell in plan.cells}))
+    typer.echo(f"{count} runs, {done} of them done before.")
+
+
+def _described(cell: Cell, trial: Any) -> list[str]:
+    from .draws import Draw
+
+    draw = {key: value for key, value in vars(trial.draw).items() if value != getattr(Draw(), key)}
+    train = trial.train
+    return [
+        trial.data,
+        trial.entry,
+        f"{cell.varied} {cell.value}" if cell.varied else "",
+        ", ".join(f"{key} {value}" for key, value in trial.settings.items())
+        + (" LinearInit" if trial.linear_init else ""),
+        str(train.epochs),
+        f"{train.learning_rate:g}",
+        str(train.batch_size),
+        "" if trial.k is None else f"{trial.k:g}",
+        ", ".join(f"{key} {value}" for key, value in draw.items()),
+    ]
+
+
+def _space(cell: Cell) -> str:
+    return ", ".join(f"{key} in {list(values)}" for key, values in cell.space.items()) or "nothing"
+
+
+def _print_list() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .protocols import read_toml, shipped
+
+    for kind in ("protocols", "studies"):
+        table = Table(title=kind)
+        for column in ("name", "what it is", "on"):
+            table.add_column(column, no_wrap=column == "name")
+        for name in shipped(kind):
+            raw = read_toml(kind, name)
+            on = raw.get("kind", " or ".join(side for side in ("images", "features") if side in raw))
+            where = f" ({raw['where']})" if raw.get("where") else ""
+            table.add_row(name, raw["title"] + where, {"linear": "features", "finetune": "images"}.get(on, on))
+        Console().print(table)

@@ -1,0 +1,332 @@
+"""From runs to a table: mean and spread over seeds, the paper's number, the difference, and a paired test."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..report.beliefs import Beliefs
+from ..report.comparison import comparison, title_of_several
+from ..report.figures import Series, line_chart
+from ..report.markup import Html, join, tag
+from ..report.page import page
+from ..report.sections import Section
+from ..report.studies import Study as Chart
+from ..report.studies import studies_section
+from ..train.checkpoint import write_text
+from ..train.finished import FinishedRun
+from .protocols import PaperValue
+from .search import Outcome
+from .trials import Runner, Trial
+
+MOST_PICTURED = 12  # runs that a report shows one by one
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the table: the chosen runs of one method on one data set (at one value of what a study varies)."""
+
+    data: str
+    method: str
+    varied: str
+    value: Any
+    reference: bool
+    """It learned from more than one positive a row."""
+    scores: dict[int, float]
+    """By seed, in percent."""
+    classes: tuple[float, ...]
+    """Average precision of each class on the test rows, the mean over seeds, in percent; empty where not measured."""
+    paper: PaperValue | None
+    chosen: str
+    """The settings that were selected, in words."""
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(list(self.scores.values())))
+
+    @property
+    def sd(self) -> float | None:
+        return float(np.std(list(self.scores.values()), ddof=1)) if len(self.scores) > 1 else None
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A paired comparison of two methods: the difference of their means, its p-value and which test that is."""
+
+    difference: float
+    p: float
+    name: str
+
+
+def paired_test(one: Line, other: Line) -> Paired | None:
+    """Student's paired t over three or more common seeds; else Wilcoxon's signed ranks over the classes' AP.
+
+    The first asks whether another seed would give the same order on this data and split, the second whether the
+    gain is spread over classes. Neither says anything about another data set. None where nothing can be paired.
+    """
+    from scipy import stats
+
+    seeds = sorted(one.scores.keys() & other.scores.keys())
+    gains = np.array([one.scores[seed] - other.scores[seed] for seed in seeds])
+    difference = float(gains.mean()) if len(gains) else math.nan
+    if len(seeds) >= 3:
+        name = f"paired t over {len(seeds)} seeds"
+        if np.ptp(gains) == 0:  # t is not defined without spread
+            return Paired(difference, 1.0 if difference == 0 else 0.0, name)
+        return Paired(difference, float(stats.ttest_1samp(gains, 0.0).pvalue), name)
+    if not seeds or not one.classes or len(one.classes) != len(other.classes):
+        return None
+    by_class = np.array(one.classes) - np.array(other.classes)
+    name = f"Wilcoxon over {len(by_class)} classes"
+    if not by_class.any():
+        return Paired(difference, 1.0, name)
+    return Paired(difference, float(stats.wilcoxon(by_class).pvalue), name)
+
+
+def lines_of(
+    outcomes: Iterable[Outcome],
+    papers: Mapping[tuple[str, str, str], PaperValue],
+    setting: str,
+    measure: str = "test_map",
+) -> list[Line]:
+    """The table's rows in the order of the runs. Without a `setting` of the paper, the varied value names it."""
+    grouped: dict[tuple[str, str, str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.chosen and outcome.row.get(measure) is not None:
+            cell = outcome.cell
+            key = (cell.base.data, cell.base.entry, cell.varied, repr(cell.value))
+            grouped.setdefault(key, []).append(outcome)
+    lines = []
+    for members in grouped.values():
+        first = members[0]
+        cell, trial = first.cell, first.trial
+        named = setting or (cell.value.partition(".")[0] if isinstance(cell.value, str) else str(cell.value))
+        tables = [member.row["test_ap"] for member in members if member.row.get("test_ap")]
+        lines.append(
+            Line(
+                data=trial.data,
+                method=trial.entry,
+                varied=cell.varied,
+                value=cell.value,
+                reference=trial.reference,
+                scores={member.trial.train.seed: 100 * float(member.row[measure]) for member in members},
+                classes=tuple((100 * np.mean(tables, axis=0)).tolist()) if len(tables) == len(members) else (),
+                paper=papers.get((named, trial.entry, trial.data)),
+                chosen=", ".join(
+                    f"{_short(key)} {_value(trial, key)}" for key, values in cell.space.items() if len(values) > 1
+                ),
+            )
+        )
+    return lines
+
+
+def _short(key: str) -> str:
+    name = key.rpartition(".")[2]
+    return {"learning_rate": "rate", "batch_size": "batch"}.get(name, name)
+
+
+def _value(trial: Trial, key: str) -> Any:
+    table, _, name = key.partition(".")
+    found = getattr(trial, table)
+    return found[name] if isinstance(found, dict) else getattr(found, name)
+
+
+def best_of(lines: Sequence[Line], data: str) -> Line | None:
+    """The best method that saw one positive a row."""
+    usable = [line for line in lines if line.data == data and not line.reference and not line.varied]
+    return max(usable, key=lambda line: line.mean, default=None)
+
+
+def table_rows(lines: Sequence[Line], measure: str = "test_map") -> list[dict[str, Any]]:
+    """The table as plain values, for a csv file."""
+    rows = []
+    for line in lines:
+        best = best_of(lines, line.data)
+        tested = paired_test(line, best) if best is not None and best is not line and not line.varied else None
+        rows.append(
+            {
+                "data": line.data,
+                "method": line.method,
+                "varied": line.varied,
+                "value": "" if line.value is None else line.value,
+                "measure": measure,
+                "runs": len(line.scores),
+                "mean": round(line.mean, 3),
+                "sd": "" if line.sd is None else round(line.sd, 3),
+                "paper": "" if line.paper is None else line.paper.value,
+                "paper_sd": "" if line.paper is None or line.paper.sd is None else line.paper.sd,
+                "difference": "" if line.paper is None else round(line.mean - line.paper.value, 3),
+                "chosen": line.chosen,
+                "best": "" if best is None else best.method,
+                "to_best": "" if tested is None else round(tested.difference, 3),
+                "p": "" if tested is None else f"{tested.p:.2g}",
+                "test": "" if tested is None else tested.name,
+            }
+        )
+    return rows
+
+
+def pair_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Every two methods on one data set."""
+    rows = []
+    plain = [line for line in lines if not line.varied]
+    for place, one in enumerate(plain):
+        for other in plain[place + 1 :]:
+            tested = paired_test(one, other) if one.data == other.data else None
+            if tested is not None:
+                row = {"data": one.data, "method": one.method, "other": other.method}
+                numbers = {"difference": round(tested.difference, 3), "p": f"{tested.p:.2g}", "test": tested.name}
+                rows.append({**row, **numbers})
+    return rows
+
+
+def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+    """The table as a reader wants it: header and cells. A column nobody fills is left out."""
+    rows = table_rows(lines)
+    several = len({line.data for line in lines}) > 1
+    header = ["data", "method", "at", "ours", "paper", "difference", "to the best", "p", "chosen"]
+    cells = []
+    for line, row in zip(lines, rows, strict=True):
+        paper = ""
+        if line.paper is not None:
+            paper = f"{line.paper.value:.2f}" + (f" ± {line.paper.sd:.2f}" if line.paper.sd is not None else "")
+        cells.append(
+            [
+                line.data if several else "",
+                line.method + ("*" if line.reference else ""),
+                f"{_short(line.varied)} {line.value}" if line.varied else "",
+                f"{line.mean:.2f}" + (f" ± {line.sd:.2f}" if line.sd is not None else ""),
+                paper,
+                "" if line.paper is None else f"{line.mean - line.paper.value:+.2f}",
+                "" if row["to_best"] == "" else f"{row['to_best']:+.2f}",
+                str(row["p"]),
+                line.chosen,
+            ]
+        )
+    filled = [place for place in range(len(header)) if any(row[place] for row in cells)]
+    return [header[place] for place in filled], [[row[place] for place in filled] for row in cells]
+
+
+def explain_p(lines: Sequence[Line]) -> str:
+    """What the p-values are; nothing where there are none."""
+    names = sorted({str(row["test"]) for row in table_rows(lines) if row["test"]})
+    against = "against the best method that saw one positive a row, not corrected for the number of methods"
+    return f"p: {' or '.join(names)}, two-sided, {against}." if names else ""
+
+
+def markdown(title: str, header: Sequence[str], cells: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    """The table as a page of text."""
+    rows = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *cells)]
+    return "\n".join([f"# {title}", "", *rows, "", *(f"- {note}" for note in notes if note)]) + "\n"
+
+
+def run_rows(outcomes: Sequence[Outcome], made: Mapping[str, str], title: str) -> list[dict[str, Any]]:
+    """Every run, whether chosen or not, with what made it."""
+    rows = []
+    for outcome in outcomes:
+        trial = outcome.trial
+        row = {key: value for key, value in outcome.row.items() if not isinstance(value, list)}
+        rows.append(
+            {
+                "bench": title,
+                "data": trial.data,
+                "method": trial.entry,
+                "varied": outcome.cell.varied,
+                "value": "" if outcome.cell.value is None else outcome.cell.value,
+                "settings": json.dumps(trial.settings),
+                "learning_rate": trial.train.learning_rate,
+                "batch_size": trial.train.batch_size,
+                "epochs": trial.train.epochs,
+                "seed": trial.train.seed,
+                "chosen": outcome.chosen,
+                **{key: value for key, value in row.items() if key not in ("method", "settings", "seed")},
+                **made,
+            }
+        )
+    return rows
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of equal or different columns as one file, whole or not at all."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
+    write_text(path, text.getvalue())
+
+
+def write_report(
+    path: Path, title: str, where: str, lines: Sequence[Line], notes: Sequence[str], charts: Sequence[Chart],
+    outcomes: Sequence[Outcome], runner: Runner,
+) -> None:  # fmt: skip
+    """The table, the charts and, where there are not too many, the runs themselves, as one HTML file."""
+    opening = join(
+        tag(
+            "p", f"{len(outcomes)} runs, of which {_count_chosen(outcomes)} are of the settings chosen.", class_="lead"
+        ),
+        _html_table(*shown_rows(lines)),
+        tag("ul", *(tag("li", note) for note in notes if note)),
+    )
+    parts: list[Section] = [studies_section(charts)] if charts else []
+    curves = _curves(outcomes)
+    if curves is not None and not charts:
+        parts.append(Section("curves-of-heads", "Over the epochs", tag("div", curves, class_="figures")))
+    pictured, left = _pictured(outcomes, runner)
+    if len(pictured) > 1:
+        beliefs = [Beliefs(run) for run in pictured]  # plain probabilities, as the papers take them
+        _, _, compared = title_of_several(beliefs)
+        intro = f"Without {', '.join(left)}: their weights were not kept." if left else ""
+        parts.append(Section("methods", "What the runs recover", compared, intro))
+        parts += comparison(beliefs, {}, [])
+    write_text(path, page(title, where, opening, parts))
+
+
+def _curves(outcomes: Sequence[Outcome]) -> Html | None:
+    """Validation mAP of linear heads over the epochs, the first seed of each method at what was chosen."""
+    series: dict[str, Series] = {}
+    for outcome in outcomes:
+        curve = outcome.row.get("validation_curve")
+        if outcome.chosen and curve:
+            points = [100 * value for value in curve]
+            series.setdefault(outcome.trial.entry, Series(outcome.trial.entry, list(range(1, len(curve) + 1)), points))
+    if not series:
+        return None
+    note = "On the fully labelled validation rows, at the learning rate and batch size that were chosen."
+    return line_chart(
+        list(series.values()), title="Validation mAP", x_label="epoch", y_label="mAP", whole_x=True, note=note
+    )
+
+
+def _count_chosen(outcomes: Sequence[Outcome]) -> int:
+    return sum(outcome.chosen for outcome in outcomes)
+
+
+def _pictured(outcomes: Sequence[Outcome], runner: Runner) -> tuple[list[FinishedRun], list[str]]:
+    """The chosen runs of a protocol on one data set, of many those of the first seed; and the entries left out."""
+    chosen = [outcome for outcome in outcomes if outcome.chosen and not outcome.cell.varied]
+    if len({outcome.trial.data for outcome in chosen}) != 1:
+        return [], []
+    if len(chosen) > MOST_PICTURED:
+        seed = chosen[0].trial.train.seed
+        chosen = [outcome for outcome in chosen if outcome.trial.train.seed == seed]
+    runs = [runner.finished(outcome.trial) for outcome in chosen]
+    left = [outcome.trial.entry for outcome, run in zip(chosen, runs, strict=True) if run is None]
+    return [run for run in runs if run is not None], left
+
+
+def _html_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> Html:
+    head = tag("tr", *(tag("th", name, scope="col") for name in header))
+    rows = [
+        tag("tr", *(tag("th" if not place else "td", cell, data_name=header[place]) for place, cell in enumerate(row)))
+        for row in cells
+    ]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *rows)), class_="card compare")

@@ -1,0 +1,69 @@
+"""Any fully labelled data set as a pack: a pack as it is, an official layout through its adapter."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.features import FeatureStore
+from ..data.images import ImageStore
+from ..data.open import open_data
+from ..data.pack import Pack, load_pack
+from ..errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class OfficialPack(Pack):
+    """A data set in its official layout, with Cole et al.'s split and draw."""
+
+    notes: tuple[str, ...] = ()
+    """What differs from the papers' counts, a sentence each."""
+
+    def images(self, size: int = 320, **options: Any) -> ImageStore:
+        store = open_data(self.directory, size=size, **options).store
+        assert isinstance(store, ImageStore)
+        return store
+
+    def features(self, name: str | None = None) -> FeatureStore:
+        raise InputError(f"{self.directory}: there is no feature matrix beside an official layout")
+
+
+def open_pack(path: str | Path) -> Pack:
+    """The pack at `path`, or the official layout there (PASCAL VOC, MS-COCO, NUS-WIDE, CUB) as a pack."""
+    folder = Path(path)
+    if (folder / "labels.npz").is_file() or not folder.is_dir():
+        return load_pack(folder)
+    return _official(folder.resolve())
+
+
+@lru_cache(maxsize=4)  # thousands of annotations are read once, however many jobs there are
+def _official(folder: Path) -> OfficialPack:
+    dataset = open_data(folder)
+    if dataset.truth is None:
+        raise InputError(f"{folder}: a benchmark needs data whose full labels are known, and these have none")
+    return OfficialPack(
+        directory=folder,
+        ids=dataset.names,
+        classes=dataset.classes,
+        truth=dataset.truth.open().dense(),
+        observed=dataset.labels.single().astype(np.int64),
+        train=dataset.train,
+        val=dataset.validation,
+        test=dataset.test,
+        largest_share=dataset.truth.largest_share(),
+        notes=dataset.notes,
+    )
+
+
+def features_digest(store: FeatureStore) -> str:
+    """A digest of all features: a result on features belongs to these very numbers."""
+    digest = hashlib.blake2b(digest_size=8)
+    for start in range(0, len(store), 4096):
+        rows = np.arange(start, min(start + 4096, len(store)))
+        digest.update(store.batch(rows).numpy().tobytes())
+    return digest.hexdigest()

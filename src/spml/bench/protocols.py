@@ -1,0 +1,366 @@
+"""A protocol as data: a small file that says how every method is trained and searched on every data set.
+
+    title = "…"                      # what it is
+    kind = "linear"                  # linear: heads on features; finetune: networks on images
+    backbone, image_size, head       # the network
+    seeds = [0, 1, 2]
+    search = "grid"                  # what is searched by default: grid, published or none
+    select_on = "every seed"         # or "first seed": whose validation mAP chooses
+    paper = {file, table, setting}   # whose numbers stand beside ours
+
+    [train]                          # settings of `TrainSettings`
+    [grid]                           # train.… and settings.…, each a list: what is searched
+    [draw]                           # what the training rows show of their labels, as `Draw` says
+    [data.voc12]                     # a data set by name: k
+    [methods.NAME]                   # method (default NAME), settings, train, grid, draw, head, head_settings,
+                                     # linear_init; what is given here is pinned
+    [methods.NAME.on.voc12]          # settings, train and grid for one data set
+
+A value pinned for a method or for a method on a data set is one whose choice the paper tells: it is searched only
+when everything is (`grid`), not when only what the paper leaves open is (`published`).
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..data.views import ViewSettings
+from ..errors import InputError
+from ..methods import METHODS, method
+from ..train.settings import TrainSettings
+from .draws import Draw
+from .jobs import LinearInit
+from .trials import Trial
+
+SEARCHES = ("published", "grid", "none", "optuna")
+_LINEAR = ("epochs", "batch_size", "learning_rate", "early_stopping", "seed")  # what a linear head has of TrainSettings
+_TOP = {
+    *("title", "about", "kind", "backbone", "image_size", "head", "seeds", "search", "select_on", "paper"),
+    *("train", "grid", "draw", "data", "methods"),
+}
+_ENTRY = {"method", "settings", "train", "grid", "draw", "head", "head_settings", "linear_init", "on"}
+_ON = {"settings", "train", "grid"}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The table whose numbers stand beside ours: a file of `files/papers/`, the table's number, its column."""
+
+    file: str
+    table: str
+    setting: str = ""
+
+
+@dataclass(frozen=True)
+class PaperValue:
+    """One number of a paper, in percent."""
+
+    value: float
+    sd: float | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one data set: a trial, and what is searched around it."""
+
+    base: Trial
+    space: dict[str, tuple[Any, ...]]
+    varied: str = ""
+    """What a study changes here, and to what."""
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol file, checked."""
+
+    name: str
+    title: str
+    about: str
+    kind: str
+    backbone: str
+    image_size: int
+    head: str | None
+    seeds: tuple[int, ...]
+    search: str
+    select_on: str
+    paper: Paper | None
+    train: dict[str, Any]
+    grid: dict[str, tuple[Any, ...]]
+    draw: dict[str, Any]
+    data: dict[str, dict[str, Any]]
+    methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def features(self) -> bool:
+        return self.kind == "linear"
+
+    def check_data(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self.data:
+                raise InputError(
+                    f"the protocol {self.name} has no data set {name!r}; it has {', '.join(self.data)}. A protocol of "
+                    "your own can name others"
+                )
+
+    def entries(self, names: Sequence[str] | None = None) -> list[str]:
+        """The entries of these names, or all; a method that the protocol does not list is taken as it is."""
+        for name in names or ():
+            if name not in self.methods and name not in METHODS:
+                known = sorted({*self.methods, *METHODS})
+                raise InputError(f"there is no method {name!r}; there are {', '.join(known)}")
+        return list(self.methods) if names is None else list(names)
+
+    def cell(self, entry: str, data: str, search: str) -> Cell:
+        """One method on one data set, and what `search` leaves to be searched."""
+        given = self.methods.get(entry, {})
+        name = given.get("method", entry)
+        on = given.get("on", {}).get(data, {})
+        train = {**self.train, **given.get("train", {}), **on.get("train", {})}
+        settings = _settings({**given.get("settings", {}), **on.get("settings", {})})
+        pinned = {f"train.{key}" for part in (given, on) for key in part.get("train", {})}
+        pinned |= {f"settings.{key}" for key in settings}
+        grid = {**self.grid, **_flat(given.get("grid", {})), **_flat(on.get("grid", {}))}
+        if search == "none":
+            grid = {}
+        elif search == "published":
+            grid = {key: values for key, values in grid.items() if key not in pinned}
+        base = Trial(
+            data=data,
+            entry=entry,
+            method=name,
+            settings=settings,
+            train=_train(train, f"{self.name}: {entry}", self.features),
+            k=self.data[data].get("k"),
+            draw=Draw(**{**self.draw, **given.get("draw", {})}),
+            features=self.features,
+            backbone=self.backbone,
+            image_size=self.image_size,
+            head=given.get("head", self.head),
+            head_settings=given.get("head_settings", {}),
+            linear_init=_linear_init(given.get("linear_init")),
+        )
+        if self.features and METHODS[name].needs.head != "linear":
+            raise InputError(
+                f"{self.name}: {entry} is made for the head {METHODS[name].needs.head!r}, which features cannot have"
+            )
+        return Cell(base, grid)
+
+    def cells(self, data: Sequence[str], entries: Sequence[str], search: str) -> Iterator[Cell]:
+        for name in data:
+            for entry in entries:
+                yield self.cell(entry, name, search)
+
+
+def shipped(kind: str) -> dict[str, Path]:
+    """The files of the package in `files/protocols`, `files/studies` or `files/papers`, by name."""
+    folder = Path(str(resources.files(__package__))) / "files" / kind
+    return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".toml", ".csv")}
+
+
+def load_protocol(name: str, changes: Sequence[str] = ()) -> Protocol:
+    """A protocol of the package by its name, or one's own by its path; `changes` as `--set` takes them."""
+    raw = read_toml("protocols", name)
+    for change in changes:
+        change_value(raw, change)
+    return make_protocol(Path(name).stem, raw)
+
+
+def read_toml(kind: str, name: str) -> dict[str, Any]:
+    """The file of that name in the package, or at that path."""
+    path = shipped(kind).get(name) or Path(name)
+    if not path.is_file():
+        raise InputError(
+            f"there is no file {name!r}, and {kind} of that name there are none: {', '.join(shipped(kind))}"
+        )
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: this is not a TOML file that can be read ({error})") from None
+
+
+def change_value(raw: dict[str, Any], change: str) -> None:
+    """`train.epochs=2` in a file's table; the value is TOML, or a text."""
+    key, equals, text = change.partition("=")
+    if not equals or not key:
+        raise InputError(f"--set {change} is not of the form key=value, as in --set train.epochs=5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    table = raw
+    *above, last = key.split(".")
+    for part in above:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise InputError(f"--set {change}: {part} is no table")
+    table[last] = value
+
+
+def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
+    """The checked protocol of a file's table."""
+    raw = copy.deepcopy(dict(raw))
+    known_keys(name, raw, _TOP)
+    for key in ("title", "kind", "data"):
+        if key not in raw:
+            raise InputError(f"{name}: {key!r} is missing")
+    one_of(name, "kind", raw["kind"], ("linear", "finetune"))
+    search, select_on = raw.get("search", "grid"), raw.get("select_on", "every seed")
+    one_of(name, "search", search, SEARCHES[:3])
+    one_of(name, "select_on", select_on, ("every seed", "first seed"))
+    for data, table in raw["data"].items():
+        known_keys(f"{name}: data.{data}", table, {"k"})
+    train = raw.get("train", {})
+    linear = raw["kind"] == "linear"
+    _train(train, name, linear)
+    for entry, table in raw.get("methods", {}).items():
+        _check_entry(f"{name}: methods.{entry}", entry, table, raw["data"], linear)
+    paper = raw.get("paper")
+    if paper is not None:
+        known_keys(f"{name}: paper", paper, {"file", "table", "setting"})
+        if paper.get("file") not in shipped("papers"):
+            raise InputError(f"{name}: paper.file must be one of {', '.join(shipped('papers'))}")
+    return Protocol(
+        name=name,
+        title=raw["title"],
+        about=raw.get("about", ""),
+        kind=raw["kind"],
+        backbone=raw.get("backbone", "lite2"),
+        image_size=raw.get("image_size", 320),
+        head=raw.get("head"),
+        seeds=tuple(raw.get("seeds", (0, 1, 2))),
+        search=search,
+        select_on=select_on,
+        paper=None if paper is None else Paper(paper["file"], str(paper.get("table", "")), paper.get("setting", "")),
+        train=train,
+        grid=_checked_grid(name, raw.get("grid", {}), linear),
+        draw=_checked_draw(name, raw.get("draw", {})),
+        data=raw["data"],
+        methods=raw.get("methods", {}),
+    )
+
+
+def known_keys(where: str, table: Any, known: set[str]) -> None:
+    """Every key must be known, and the error names those that are."""
+    if not isinstance(table, dict):
+        raise InputError(f"{where} must be a table")
+    for key in table:
+        if key not in known:
+            raise InputError(f"{where}: there is no key {key!r}; the keys are {', '.join(sorted(known))}")
+
+
+def one_of(where: str, key: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise InputError(f"{where}: {key} must be one of {', '.join(allowed)}, not {value!r}")
+
+
+def _check_entry(where: str, entry: str, table: Any, data: Mapping[str, Any], linear: bool) -> None:
+    known_keys(where, table, _ENTRY)
+    name = table.get("method", entry)
+    if name not in METHODS:
+        raise InputError(f"{where}: there is no method {name!r}; there are {', '.join(sorted(METHODS))}")
+    parts = [(where, table)]
+    for data_name, on in table.get("on", {}).items():
+        if data_name not in data:
+            raise InputError(f"{where}: there is no data set {data_name!r}; there are {', '.join(data)}")
+        known_keys(f"{where}.on.{data_name}", on, _ON)
+        parts.append((f"{where}.on.{data_name}", on))
+    for place, part in parts:
+        try:
+            method(name, **_settings(part.get("settings", {})))
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from None
+        _train(part.get("train", {}), place, linear)
+        for key in _checked_grid(place, part.get("grid", {}), linear):
+            if key.startswith("settings."):
+                setting = key.partition(".")[2]
+                if setting not in {f.name for f in fields(METHODS[name].Settings)}:
+                    raise InputError(f"{place}: grid: method {name!r} has no setting {setting!r}")
+    _checked_draw(where, table.get("draw", {}))
+    _linear_init(table.get("linear_init"), where)
+
+
+def _checked_draw(where: str, table: Any) -> dict[str, Any]:
+    known_keys(f"{where}: draw", table, {f.name for f in fields(Draw)})
+    Draw(**table)
+    return dict(table)
+
+
+def _train(table: Mapping[str, Any], where: str, linear: bool) -> TrainSettings:
+    known = set(_LINEAR) if linear else {f.name for f in fields(TrainSettings)}
+    known_keys(f"{where}: train", table, known)
+    values = dict(table)
+    if "views" in values:
+        known_keys(f"{where}: train.views", values["views"], {f.name for f in fields(ViewSettings)})
+        values["views"] = ViewSettings(**_tuples(values["views"]))
+    try:
+        return TrainSettings(**values)
+    except InputError as error:
+        raise InputError(f"{where}: train: {error}") from None
+
+
+def _linear_init(table: Mapping[str, Any] | None, where: str = "") -> LinearInit | None:
+    if table is None:
+        return None
+    known_keys(f"{where}: linear_init", table, {f.name for f in fields(LinearInit)})
+    return LinearInit(**_tuples(table))
+
+
+def _settings(table: Mapping[str, Any]) -> dict[str, Any]:
+    """TOML has no None: the text "none" stands for it."""
+    return {key: None if value == "none" else value for key, value in table.items()}
+
+
+def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, tuple[Any, ...]]:
+    """{train: {learning_rate: […]}} as {train.learning_rate: (…)}."""
+    flat: dict[str, tuple[Any, ...]] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{above}{key}.")
+        elif isinstance(value, list):
+            flat[f"{above}{key}"] = tuple(value)
+        else:
+            raise InputError(f"{above}{key} must be a list of values, not {value!r}")
+    return flat
+
+
+def _checked_grid(where: str, table: Mapping[str, Any], linear: bool) -> dict[str, tuple[Any, ...]]:
+    try:
+        grid = _flat(table)
+    except InputError as error:
+        raise InputError(f"{where}: grid: {error}") from None
+    trained = set(_LINEAR) if linear else {f.name for f in fields(TrainSettings)}
+    for key, values in grid.items():
+        kind, _, name = key.partition(".")
+        if kind not in ("train", "settings") or (kind == "train" and name not in trained) or not name:
+            raise InputError(
+                f"{where}: grid: {key!r} is neither settings.… nor one of train.{', train.'.join(trained)}"
+            )
+        if not values:
+            raise InputError(f"{where}: grid: {key} is empty")
+    return grid
+
+
+def paper_values(paper: Paper | None, measure: str = "test_map") -> dict[tuple[str, str, str], PaperValue]:
+    """The numbers of a paper's table, by setting, method and data set; of one setting where the paper names one."""
+    if paper is None:
+        return {}
+    with shipped("papers")[paper.file].open(newline="", encoding="utf-8") as file:
+        return {
+            (row["setting"], row["method"], row["dataset"]): PaperValue(
+                float(row["value"]), float(row["sd"]) if row["sd"] else None
+            )
+            for row in csv.DictReader(file)
+            if row["table"] == paper.table and row["measure"] == measure and paper.setting in ("", row["setting"])
+        }

@@ -1,0 +1,207 @@
+"""A study as data: a small file that says which protocol, what varies, what is measured, and whose figure it is.
+
+title, about, where              # what it shows; the paper's figure or table
+run = ["an", "role"]             # entries of the protocol, or of this file's own [methods.…]
+seeds                            # otherwise the protocol's
+paper = {file, table, setting}   # numbers to set beside ours; a setting left out is the varied value
+intervals = true                 # also: how far k estimated from a few rows may lie off (Cole et al., Table A2)
+
+[images]                         # protocol = "…", keys of a protocol to change in it, a run or vary of its own
+[features]                       # the same for --features
+[methods.NAME]                   # further entries, or changes of the protocol's
+[draw]                           # as in a protocol
+[vary]                           # settings.…, train.…, draw.…, k, backbone: each a list, or a list a data set.
+                                 # Several are varied one at a time
+[show]                           # x: a column instead of the varied value; y: what is measured; x_label; log_x
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..labels import k_intervals
+from ..report.studies import Study as Chart
+from .protocols import Cell, Protocol, change_value, known_keys, make_protocol, read_toml, shipped
+from .trials import Source
+
+_KEYS = {
+    *("title", "about", "where", "run", "seeds", "paper", "intervals"),
+    *("images", "features", "methods", "draw", "vary", "show"),
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file, checked, on images or on features."""
+
+    name: str
+    title: str
+    about: str
+    where: str
+    protocol: Protocol
+    run: tuple[str, ...]
+    vary: dict[str, Any]
+    """By what is varied: its values, or its values by data set."""
+    y: tuple[str, ...]
+    x: str
+    x_label: str
+    log_x: bool
+    intervals: bool
+
+    def cells(self, data: Sequence[str], entries: Sequence[str], search: str) -> list[Cell]:
+        """Every entry at every value, on every data set."""
+        cells = []
+        for cell in self.protocol.cells(data, entries, search):
+            if not self.vary:
+                cells.append(cell)
+            for key, values in self.vary.items():
+                for value in self._values(key, values, cell.base.data):
+                    space = {name: found for name, found in cell.space.items() if name != key}
+                    cells.append(Cell(cell.base.changed({key: value}), space, key, value))
+        return cells
+
+    def _values(self, key: str, values: Any, data: str) -> Sequence[Any]:
+        if isinstance(values, dict):
+            if data not in values:
+                raise InputError(
+                    f"the study {self.name} says no values of {key} for {data}, only for {', '.join(values)}"
+                )
+            values = values[data]
+        found: Sequence[Any] = values
+        return found
+
+    def charts(self, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+        """A chart for everything varied and measured, where its values are numbers."""
+        charts = []
+        for data in dict.fromkeys(row["data"] for row in rows):
+            for key in dict.fromkeys(row["varied"] for row in rows):
+                for measure in self.y:
+                    part = [
+                        row
+                        for row in rows
+                        if (row["data"], row["varied"]) == (data, key) and row.get(measure) not in (None, "")
+                    ]
+                    x = self.x or "value"
+                    if not key or not part or not all(isinstance(row[x], (int, float)) for row in part):
+                        continue
+                    charts.append(
+                        Chart(
+                            f"{self.title}: {data}",
+                            part,
+                            x,
+                            measure,
+                            x_label=self.x_label or key,
+                            y_label=MEASURES.get(measure, measure),
+                            log_x=self.log_x,
+                            note=self.about,
+                        )
+                    )
+        return charts
+
+
+MEASURES = {
+    "test_map": "test mAP",
+    "recovery_map": "mAP on the training labels",
+    "recovery_unobserved_map": "mAP on the labels not given",
+    "test_ppv": "positive predictive value",
+    "test_npv": "negative predictive value",
+    "test_micro_f1": "micro F1",
+    "test_macro_f1": "macro F1",
+}
+
+
+def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Study:
+    """A study of the package by its name, or one's own by its path."""
+    raw = read_toml("studies", name)
+    stem = Path(name).stem
+    known_keys(stem, raw, _KEYS)
+    side, other = ("features", "images") if features else ("images", "features")
+    if side not in raw:
+        hint = "leave --features out" if features else "give --features"
+        raise InputError(f"the study {stem} is on {other} only: {hint}" if other in raw else f"{stem}: no protocol")
+    changed = dict(raw[side])
+    if "protocol" not in changed:
+        raise InputError(f"{stem}: {side}.protocol is missing")
+    merged = read_toml("protocols", changed.pop("protocol"))
+    own = {key: changed.pop(key, raw.get(key)) for key in ("run", "vary")}
+    if "title" not in raw or own["run"] is None:
+        raise InputError(f"{stem}: {'run' if 'title' in raw else 'title'!r} is missing")
+    _merge(merged, changed)
+    _merge(merged, {str(key): raw[key] for key in ("methods", "draw", "seeds", "paper") if key in raw})
+    if "paper" not in raw and "paper" not in changed:
+        merged.pop("paper", None)
+    for change in changes:
+        change_value(merged, change)
+    protocol = make_protocol(stem, merged)
+    show = raw.get("show", {})
+    known_keys(f"{stem}: show", show, {"x", "y", "x_label", "log_x"})
+    y = show.get("y", "test_map")
+    measures = (y,) if isinstance(y, str) else tuple(y)
+    for measure in measures:
+        if measure not in MEASURES:
+            raise InputError(f"{stem}: show.y must be of {', '.join(MEASURES)}, not {measure!r}")
+    return Study(
+        name=stem,
+        title=raw["title"],
+        about=raw.get("about", ""),
+        where=raw.get("where", ""),
+        protocol=protocol,
+        run=tuple(protocol.entries(own["run"])),
+        vary=_varied(stem, own["vary"] or {}, protocol.data),
+        y=measures,
+        x=show.get("x", ""),
+        x_label=show.get("x_label", ""),
+        log_x=bool(show.get("log_x", False)),
+        intervals=bool(raw.get("intervals", False)),
+    )
+
+
+def _merge(protocol: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Tables of train, data and draw are added to, a method's as well; other values and the grid are replaced."""
+    for key, value in changes.items():
+        if key == "methods":
+            there = protocol.setdefault("methods", {})
+            for entry, table in value.items():
+                there[entry] = {**there.get(entry, {}), **table}
+        elif key in ("train", "data", "draw"):
+            protocol[key] = {**protocol.get(key, {}), **value}
+        else:
+            protocol[key] = value
+
+
+def _varied(where: str, table: Mapping[str, Any], data: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """{draw: {rows: […]}} as {draw.rows: […]}; a table of data sets stays one."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, list) and value:
+            found[above + key] = tuple(value)
+        elif isinstance(value, dict) and value and set(value) <= set(data):
+            found[above + key] = {name: tuple(values) for name, values in value.items()}
+        elif isinstance(value, dict):
+            found |= _varied(where, value, data, f"{above}{key}.")
+        else:
+            raise InputError(f"{where}: vary.{above}{key} must be a list of values, not {value!r}")
+    return found
+
+
+def interval_rows(sources: Sequence[Source]) -> list[dict[str, Any]]:
+    """Cole et al., Table A2: where nine of ten estimates of k from M fully labelled rows lie, beside the paper's."""
+    theirs: dict[tuple[str, str, str], str] = {}
+    with shipped("papers")["cole2021"].open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["table"] == "A2":
+                theirs[row["dataset"], row["setting"], row["measure"]] = row["value"]
+    rows = []
+    for source in sources:
+        pack = source.pack
+        if not pack.known[pack.train].all():
+            continue
+        for size, (low, high) in k_intervals(pack.full_labels(pack.train)).items():
+            paper = {f"paper_{end}": theirs.get((source.name, str(size), f"k_{end}"), "") for end in ("low", "high")}
+            rows.append({"data": source.name, "rows": size, "low": round(low, 2), "high": round(high, 2), **paper})
+    return rows

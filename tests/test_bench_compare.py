@@ -1,0 +1,124 @@
+"""Tables: means beside the paper's numbers, and paired tests against formulas written out here."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+
+from spml.bench.compare import (
+    Line,
+    best_of,
+    explain_p,
+    lines_of,
+    markdown,
+    pair_rows,
+    paired_test,
+    shown_rows,
+    table_rows,
+)
+from spml.bench.compare import write_csv as write_rows
+from spml.bench.protocols import Cell, PaperValue
+from spml.bench.search import Outcome, seeded
+from spml.bench.trials import Trial
+
+
+def line(method, scores, classes=(), paper=None, reference=False):
+    return Line("d", method, "", None, reference, dict(enumerate(scores)), tuple(classes), paper, "")
+
+
+def student_p(gains):
+    """Two-sided p of the paired t with 2 degrees of freedom, whose distribution has a closed form."""
+    n = len(gains)
+    assert n == 3
+    t = np.mean(gains) / (np.std(gains, ddof=1) / math.sqrt(n))
+    return 1 - abs(t) / math.sqrt(2 + t * t)
+
+
+def wilcoxon_p(gains):
+    """Exact two-sided signed-rank p: all signs equally likely."""
+    ranks = np.argsort(np.argsort(np.abs(gains))) + 1
+    observed = min(ranks[np.array(gains) > 0].sum(), ranks[np.array(gains) < 0].sum())
+    n = len(gains)
+    sums = [sum(r for r, bit in zip(ranks, range(n), strict=True) if word >> bit & 1) for word in range(2**n)]
+    return min(1.0, 2 * np.mean(np.array(sums) <= observed))
+
+
+def test_three_seeds_are_tested_by_students_t():
+    one, other = line("a", [81.0, 82.5, 80.7]), line("b", [80.1, 80.9, 80.3])
+    found = paired_test(one, other)
+    gains = [0.9, 1.6, 0.4]
+    assert found.name == "paired t over 3 seeds"
+    assert found.difference == pytest.approx(np.mean(gains))
+    assert found.p == pytest.approx(student_p(gains), rel=1e-9)
+
+
+def test_one_seed_is_tested_over_the_classes():
+    ours, theirs = [50.0, 61.0, 72.5, 40.0, 33.0, 90.0], [49.0, 58.5, 70.0, 41.7, 29.0, 85.0]
+    found = paired_test(line("a", [57.0], ours), line("b", [55.0], theirs))
+    assert found.name == "Wilcoxon over 6 classes"
+    assert found.difference == pytest.approx(2.0)
+    gains = np.array(ours) - np.array(theirs)
+    gains[2] += 1e-9  # scipy is exact without ties; two gains are equal here only in print
+    assert paired_test(line("a", [57.0], np.array(theirs) + gains), line("b", [55.0], theirs)).p == pytest.approx(
+        wilcoxon_p(gains), rel=1e-9
+    )
+
+
+def test_what_cannot_be_paired_or_does_not_differ():
+    same = line("a", [80.0, 81.0, 82.0], [1.0, 2.0])
+    assert paired_test(same, line("b", [80.0, 81.0, 82.0])).p == 1.0
+    assert paired_test(same, line("b", [79.0, 80.0, 81.0])).p == 0.0  # the same gain every time
+    assert paired_test(line("a", [80.0]), line("b", [79.0])) is None  # one seed, no classes
+    assert paired_test(line("a", [80.0], [1.0]), line("b", [79.0], [1.0])).p == 1.0
+    apart = Line("d", "b", "", None, False, {7: 80.0}, (1.0,), None, "")
+    assert paired_test(line("a", [80.0], [1.0]), apart) is None  # no common seed
+
+
+def outcomes(measure="test_map"):
+    made = []
+    for method, scores in {"bce": [0.90, 0.92], "an": [0.80, 0.82], "em": [0.85, 0.84]}.items():
+        base = Trial("voc12", method, method)
+        cell = Cell(base, {"train.learning_rate": (1e-3, 1e-4)})
+        for seed, score in enumerate(scores):
+            row = {measure: score, "validation_map": score, "test_ap": [score - 0.1, score + 0.05]}
+            made.append(Outcome(cell, seeded(base.changed({"train.learning_rate": 1e-3}), seed), row, True))
+        row = {measure: 0.99, "validation_map": 0.1}
+        made.append(Outcome(cell, seeded(base.changed({"train.learning_rate": 1e-4}), 0), row, False))
+    return made
+
+
+def test_the_table_holds_our_mean_the_papers_number_and_the_difference(tmp_path):
+    papers = {("linear", "an", "voc12"): PaperValue(84.2, None), ("linear", "em", "voc12"): PaperValue(80.0, 0.3)}
+    lines = lines_of(outcomes(), papers, "linear")
+    rows = {row["method"]: row for row in table_rows(lines)}
+    assert rows["an"]["mean"] == pytest.approx(81.0)
+    assert rows["an"]["sd"] == pytest.approx(math.sqrt(2), abs=1e-3)
+    assert (rows["an"]["paper"], rows["an"]["difference"]) == (84.2, -3.2)
+    assert (rows["bce"]["paper"], rows["bce"]["difference"]) == ("", "")
+    assert (rows["em"]["paper_sd"], rows["em"]["chosen"]) == (0.3, "rate 0.001")
+    assert best_of(lines, "voc12").method == "em"  # bce learned from all labels
+    assert rows["an"]["to_best"] == pytest.approx(-3.5)
+    assert rows["an"]["test"] == "Wilcoxon over 2 classes"  # two seeds are too few for t
+    assert "Wilcoxon over 2 classes" in explain_p(lines)
+    header, cells = shown_rows(lines)
+    text = markdown("Title", header, cells, ["a note", ""])
+    assert "| an | 81.00 ± 1.41 | 84.20 | -3.20 | -3.50 |" in text
+    assert "| bce* |" in text
+    assert text.endswith("\n- a note\n")
+    assert {(row["method"], row["other"]) for row in pair_rows(lines)} == {("bce", "an"), ("bce", "em"), ("an", "em")}
+    write_rows(tmp_path / "t.csv", [{"a": 1}, {"a": 2, "b": None}, {"b": "x,y"}])
+    with (tmp_path / "t.csv").open(newline="") as file:
+        assert list(csv.DictReader(file)) == [{"a": "1", "b": ""}, {"a": "2", "b": ""}, {"a": "", "b": "x,y"}]
+
+
+def test_a_varied_value_may_name_the_papers_column():
+    made = []
+    for name in ("resnet34.tv_in1k", "resnet101.tv_in1k"):
+        base = Trial("voc12", "em", "em", backbone=name)
+        made.append(Outcome(Cell(base, {}, "backbone", name), base, {"test_map": 0.88}, True))
+    papers = {
+        ("resnet34", "em", "voc12"): PaperValue(86.58, 0.25),
+        ("resnet101", "em", "voc12"): PaperValue(88.8, 0.11),
+    }
+    assert [line.paper.value for line in lines_of(made, papers, "")] == [86.58, 88.8]

@@ -1,0 +1,223 @@
+"""Protocol, study and paper files: every shipped one is whole, and what is wrong in one's own is said in a sentence."""
+
+import csv
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from spml.bench.protocols import load_protocol, make_protocol, paper_values, shipped
+from spml.bench.studies import load_study
+from spml.bench.trials import grid_points
+from spml.errors import InputError
+from spml.methods import METHODS
+
+REFERENCE_ONLY: set[str] = set()  # methods a paper compares with that are not built here; so far all are
+MEASURES = {"test_map", "recovery_map", "pseudo_label_precision", "k_low", "k_high"}
+
+
+def study_sides(name):
+    text = shipped("studies")[name].read_text(encoding="utf-8")
+    return [side for side in ("images", "features") if f"[{side}]" in text]
+
+
+@pytest.mark.parametrize("name", shipped("protocols"))
+def test_every_shipped_protocol_is_whole(name):
+    protocol = load_protocol(name)
+    cells = list(protocol.cells(list(protocol.data), protocol.entries(), "grid"))
+    assert len(cells) == len(protocol.data) * len(protocol.methods)
+    for cell in cells:
+        for point in grid_points(cell.space):  # every point of every grid is a trial that can be made
+            trial = cell.base.changed(point)
+            METHODS[trial.method](**trial.settings)
+    if protocol.paper:
+        found = paper_values(protocol.paper)
+        assert found
+        compared = {method for _, method, _ in found} - {"en-cl", "en-scl"}  # LAC's Table 2 has these on ResNet-50 only
+        assert compared <= set(protocol.methods)
+
+
+@pytest.mark.parametrize(("name", "side"), [(n, side) for n in shipped("studies") for side in study_sides(n)])
+def test_every_shipped_study_is_whole(name, side):
+    study = load_study(name, features=side == "features")
+    data = next(iter(study.protocol.data))
+    cells = study.cells([data], study.run, study.protocol.search)
+    assert len(cells) >= len(study.run)
+    assert study.where
+    for cell in cells:
+        METHODS[cell.base.method](**cell.base.settings)
+    if study.protocol.paper:
+        values = paper_values(study.protocol.paper, study.y[0])
+        assert {method for _, method, _ in values} >= {cell.base.entry for cell in cells}
+
+
+def test_settings_in_every_file_say_where_they_stand():
+    for path in shipped("protocols").values():
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("# "), path.name
+        assert text.count("#") > 10, path.name
+
+
+@pytest.mark.parametrize("name", shipped("papers"))
+def test_papers_tables(name):
+    with shipped("papers")[name].open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    named = {entry for protocol in shipped("protocols") for entry in load_protocol(protocol).methods}
+    for study in shipped("studies"):
+        for side in study_sides(study):
+            named |= set(load_study(study, features=side == "features").protocol.methods)
+    seen = set()
+    for row in rows:
+        assert row["dataset"] in ("voc12", "coco", "nus", "cub")
+        assert row["measure"] in MEASURES
+        assert 0 < float(row["value"]) < 100
+        assert not row["sd"] or 0 < float(row["sd"]) < 10
+        assert (row["method"] in {*METHODS, *named, *REFERENCE_ONLY}) or row["measure"].startswith("k_")
+        key = tuple(row[column] for column in ("table", "setting", "method", "dataset", "measure"))
+        assert key not in seen, key
+        seen.add(key)
+
+
+def test_some_numbers_of_the_papers():
+    def value(file, table, setting, method, data, measure="test_map"):
+        paper = dataclasses.replace(load_protocol("lasd").paper, file=file, table=table, setting=setting)
+        found = paper_values(paper, measure)[setting, method, data]
+        return found.value, found.sd
+
+    assert value("cole2021", "1", "linear", "role", "voc12") == (86.5, None)
+    assert value("cole2021", "1", "finetune", "role-linear-init", "coco") == (69.0, None)
+    assert value("cole2021", "2", "linear", "role", "nus", "recovery_map") == (56.0, None)
+    assert value("zhou2022", "1", "resnet50", "em-apl", "cub") == (21.84, 0.34)
+    assert value("zhou2022", "2 left", "resnet101", "role", "voc12") == (88.37, 0.07)
+    assert value("lasd", "2", "resnet50", "lasd", "nus") == (50.52, 0.03)
+    assert value("xie2022", "2", "label-wise", "lac", "coco") == (75.6, None)
+
+
+def test_the_page_lists_every_protocol_and_study():
+    text = (Path(__file__).resolve().parents[1] / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    for name in (*shipped("protocols"), *shipped("studies")):
+        assert f"| `{name}` |" in text
+
+
+def test_the_pages_examples_are_files_that_load(tmp_path: Path):
+    text = (Path(__file__).resolve().parents[1] / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    protocol, study = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "protocol.toml").write_text(protocol)
+    (tmp_path / "study.toml").write_text(study)
+    assert load_protocol(str(tmp_path / "protocol.toml")).cell("em-twice", "photos", "grid").base.method == "em"
+    assert len(load_study(str(tmp_path / "study.toml"), features=True).cells(["voc12"], ["an-ls"], "none")) == 4
+
+
+def small(**changes):
+    return {"title": "t", "kind": "linear", "data": {"d": {"k": 1.5}}, "methods": {"an": {}}, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"titel": "t"}, "no key 'titel'"),
+        ({"kind": "deep"}, "kind must be one of linear, finetune, not 'deep'"),
+        ({"search": "random"}, "search must be one of"),
+        ({"data": {"d": {"kk": 1}}}, "data.d: there is no key 'kk'"),
+        ({"methods": {"anx": {}}}, "there is no method 'anx'"),
+        ({"methods": {"an": {"setting": {}}}}, "methods.an: there is no key 'setting'"),
+        ({"methods": {"em": {"settings": {"alpha": 1}}}}, "has no setting 'alpha'"),
+        ({"methods": {"em": {"grid": {"settings": {"alpha": [1]}}}}}, "method 'em' has no setting 'alpha'"),
+        ({"methods": {"em": {"on": {"voc": {}}}}}, "there is no data set 'voc'"),
+        ({"methods": {"em": {"draw": {"by": "taste"}}}}, "uniform, class or size, not 'taste'"),
+        ({"methods": {"em": {"draw": {"bias": 1}}}}, "draw: there is no key 'bias'"),
+        ({"train": {"epoch": 2}}, "train: there is no key 'epoch'"),
+        ({"train": {"schedule": "cosine"}}, "train: there is no key 'schedule'"),  # a linear head has none
+        ({"kind": "finetune", "train": {"schedule": "step"}}, "schedule must be one of"),
+        ({"grid": {"train": {"learning_rate": 0.1}}}, "train.learning_rate must be a list"),
+        ({"grid": {"rate": [0.1]}}, "'rate' is neither settings"),
+        ({"paper": {"file": "nobody"}}, "paper.file must be one of"),
+    ],
+)
+def test_what_is_wrong_in_a_protocol_is_said(changes, message):
+    with pytest.raises(InputError, match=message):
+        make_protocol("own", small(**changes))
+
+
+def test_missing_files_methods_and_data():
+    with pytest.raises(InputError, match="there is no file 'nothing'"):
+        load_protocol("nothing")
+    protocol = make_protocol("own", small())
+    with pytest.raises(InputError, match="no data set 'coco'; it has d"):
+        protocol.check_data(["coco"])
+    with pytest.raises(InputError, match="there is no method 'anx'"):
+        protocol.entries(["anx"])
+    assert protocol.entries(["em"]) == ["em"]  # a method that the file does not list
+
+
+def test_own_protocol_by_its_path(tmp_path: Path):
+    path = tmp_path / "mine.toml"
+    path.write_text('title = "mine"\nkind = "linear"\n[data.d]\n[methods.an]\n')
+    assert load_protocol(str(path), ["train.epochs=3", "title=other"]).train == {"epochs": 3}
+    path.write_text("title = \n")
+    with pytest.raises(InputError, match=r"mine\.toml: this is not a TOML file"):
+        load_protocol(str(path))
+    with pytest.raises(InputError, match="not of the form key=value"):
+        load_protocol("lasd", ["epochs"])
+
+
+def test_what_a_paper_tells_is_searched_only_on_demand():
+    em = {
+        "grid": {"settings": {"entropy_weight": [0.1, 0.2]}},
+        "on": {"d": {"settings": {"entropy_weight": 0.3}}},
+    }
+    table = small(grid={"train": {"learning_rate": [0.1, 0.01]}}, methods={"em": em})
+    protocol = make_protocol("own", table)
+    assert protocol.cell("em", "d", "published").space == {"train.learning_rate": (0.1, 0.01)}
+    assert protocol.cell("em", "d", "none").space == {}
+    assert len(list(grid_points(protocol.cell("em", "d", "grid").space))) == 4
+    assert protocol.cell("em", "d", "none").base.settings == {"entropy_weight": 0.3}
+    assert protocol.cell("em", "d", "none").base.k == 1.5
+
+
+def test_zhou_on_cub_is_as_their_table_5_says():
+    trial = load_protocol("zhou2022").cell("em-apl", "cub", "published").base
+    assert (trial.train.batch_size, trial.train.learning_rate, trial.train.early_stopping) == (8, 1e-4, 1)
+    assert (trial.settings["entropy_weight"], trial.settings["soft_weight"], trial.settings["warm_up"]) == (
+        0.01,
+        0.4,
+        3,
+    )
+
+
+def test_studies_vary_one_thing_at_a_time():
+    study = load_study("lasd-parameters", features=True)
+    cells = study.cells(["voc12"], study.run, "none")
+    leverages = [c.base.settings["positive_leverage"] for c in cells if c.varied == "settings.positive_leverage"]
+    assert leverages == [0.01, 0.05, 0.1, 0.2, 0.5, 1.0]
+    assert {c.base.settings["positive_leverage"] for c in cells if c.varied == "settings.threshold"} == {0.1}
+    budget = load_study("label-budget", features=True).cells(["voc12"], ["an"], "none")
+    assert [cell.base.draw.rows for cell in budget] == [m / 10 for m in range(1, 11)]
+    by_data = load_study("misspecified-k", features=True).cells(["voc12", "cub"], ["role"], "none")
+    assert [c.base.settings["k"] for c in by_data if c.base.data == "cub"][-1] == 37.8
+
+
+def test_what_is_wrong_in_a_study_is_said(tmp_path: Path):
+    path = tmp_path / "own.toml"
+
+    def study(text, features=False):
+        path.write_text(text)
+        return load_study(str(path), features=features)
+
+    good = 'title = "t"\nrun = ["an"]\n[images]\nprotocol = "voc12-lite2"\n'
+    assert study(good).run == ("an",)
+    for text, message in (
+        (good.replace("run", "runs"), "there is no key 'runs'"),
+        (good.replace('"an"', '"anx"'), "there is no method 'anx'"),
+        ('title = "t"\n[images]\nprotocol = "voc12-lite2"\n', "'run' is missing"),
+        (good.replace("voc12-lite2", "voc13"), "there is no file 'voc13'"),
+        (good + "[vary]\nk = 2\n", "vary.k must be a list"),
+        (good + "[show]\ny = 'loss'\n", "show.y must be of"),
+    ):
+        with pytest.raises(InputError, match=message):
+            study(text)
+    with pytest.raises(InputError, match="on images only: leave --features out"):
+        study(good, features=True)
+    with pytest.raises(InputError, match="'colour' cannot be varied"):
+        study(good + "[vary]\ncolour = [1]\n").cells(["voc12"], ["an"], "none")

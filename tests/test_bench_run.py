@@ -1,0 +1,287 @@
+"""The command on a tiny pack: tables, report, nothing runs twice, a killed study goes on, machines share a search."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bench_pack import FINETUNE, LINEAR, write_pack
+from spml.bench import trials
+from spml.bench.protocols import load_protocol, shipped
+from spml.bench.search import Optuna, execute
+from spml.bench.trials import Runner, Source
+from test_bench_protocols import study_sides
+from test_cli import run
+from test_official import write_voc
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    return write_pack(tmp_path_factory.mktemp("bench") / "pack")
+
+
+@pytest.fixture
+def protocol(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(LINEAR)
+    return path
+
+
+@pytest.fixture
+def spml(monkeypatch, capsys):
+    return lambda *arguments: run("bench", *arguments, monkeypatch=monkeypatch, capsys=capsys)
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """How many heads were trained, in each call."""
+    calls = []
+    original = trials.train_heads
+
+    def counted(features, labels, specs, **options):
+        calls.append(len(specs))
+        return original(features, labels, specs, **options)
+
+    monkeypatch.setattr(trials, "train_heads", counted)
+    return calls
+
+
+def rows(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_protocol_from_its_file_to_the_report(spml, pack, protocol, tmp_path, trained):
+    out = tmp_path / "out"
+    command = (protocol, "--data", f"voc12={pack}", "--methods", "bce,an", "--device", "cpu", "--out", out)
+    code, text = spml(*command)
+    assert code == 0, text
+    assert "Tiny, linear" in text
+    assert sum(trained) == 2 * 2 * 2 * 2  # methods, rates, batch sizes, seeds
+    every = rows(out / "runs.csv")
+    assert len(every) == 16
+    assert sum(row["chosen"] == "True" for row in every) == 4
+    assert {row["seed"] for row in every} == {"0", "1"}
+    assert all("spml bench" in row["command"] and row["hardware"] and row["code"] for row in every)
+    for method in ("bce", "an"):  # the chosen setting has the best mean validation mAP
+        scores = {}
+        for row in every:
+            if row["method"] == method:
+                key = (row["learning_rate"], row["batch_size"], row["chosen"])
+                scores.setdefault(key, []).append(float(row["validation_map"]))
+        best = max(scores, key=lambda key: sum(scores[key]))
+        assert best[2] == "True"
+    table = {row["method"]: row for row in rows(out / "table.csv")}
+    assert table["an"]["paper"] == "84.2"  # the own protocol names Cole et al.'s table
+    assert float(table["an"]["difference"]) == pytest.approx(float(table["an"]["mean"]) - 84.2)
+    assert table["bce"]["test"] == "Wilcoxon over 3 classes"
+    assert "bce*" in (out / "table.md").read_text()
+    report = (out / "report.html").read_text()
+    assert "Tiny, linear" in report
+    assert "Validation mAP" in report
+    assert "Gain by label" in report  # the comparison of runs is part of it
+    assert len(list((out / "runs").glob("*.safetensors"))) == 4  # weights of the chosen heads alone
+
+    trained.clear()
+    before = (out / "table.csv").read_bytes()
+    assert spml(*command)[0] == 0
+    assert not trained
+    assert (out / "table.csv").read_bytes() == before
+    code, text = spml(protocol, *command[1:4], "bce,an,role", *command[5:])
+    assert code == 0
+    assert sum(trained) == 8  # role alone
+
+
+def test_a_killed_study_goes_on(pack, protocol, tmp_path, spml, trained):
+    out = tmp_path / "out"
+    command = ["bench", str(protocol), "--data", f"voc12={pack}", "--device", "cpu", "--out", str(out)]
+    command += ["--set", "train.epochs=15"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-m", "spml", *command], env=environment)
+    found = []
+    try:
+        until = time.monotonic() + 120
+        while (
+            not (found := list((out / "runs").glob("*.json"))) and time.monotonic() < until and process.poll() is None
+        ):
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert found, "no head was finished in time"
+    done = {path: path.read_bytes() for path in (out / "runs").glob("*.json")}
+    code, text = spml(*command[1:])
+    assert code == 0, text
+    assert sum(trained) == 3 * 2 * 2 * 2 - len(done)
+    assert {path: path.read_bytes() for path in done} == done
+
+
+def test_images_with_linear_init_and_draws(spml, pack, tmp_path, monkeypatch):
+    path, out = tmp_path / "tiny-images.toml", tmp_path / "out"
+    path.write_text(FINETUNE)
+    command = (path, "--data", f"voc12={pack}", "--device", "cpu", "--out", out)
+    code, text = spml(*command)
+    assert code == 0, text
+    found = {row["method"]: row for row in rows(out / "runs.csv")}
+    assert set(found) == {"an", "iu", "role-linear-init"}
+    assert int(found["an"]["labels"]) == 32  # one a row
+    assert 32 < int(found["iu"]["labels"]) <= 64  # and where there is one, a negative
+    assert all(0 < float(row["test_map"]) <= 1 and 0 <= float(row["test_npv"]) <= 1 for row in found.values())
+    assert {row["test"] for row in rows(out / "pairs.csv")} == {"Wilcoxon over 3 classes"}
+    assert "Gain by label" in (out / "report.html").read_text()
+    monkeypatch.setattr(trials, "run_jobs", lambda *_, **__: pytest.fail("a job ran twice"))
+    assert spml(*command)[0] == 0
+
+
+def test_features_are_computed_where_there_are_none(spml, tmp_path, trained):
+    pack, path, out = write_pack(tmp_path / "pack"), tmp_path / "tiny.toml", tmp_path / "out"
+    (pack / "features.npy").unlink()
+    path.write_text('backbone = "small"\nimage_size = 32\n' + LINEAR)
+    command = (
+        path,
+        "--data",
+        f"voc12={pack}",
+        "--methods",
+        "an",
+        "--seeds",
+        "0",
+        "--search",
+        "none",
+        "--device",
+        "cpu",
+    )
+    code, text = spml(*command, "--out", out)
+    assert code == 0, text
+    assert "the features are small's at 32 pixels" in text
+    (made,) = (out / "runs").glob("features-voc12-small-32-*.npy")
+    stamp = made.stat().st_mtime_ns
+    assert spml(*command, "--out", out)[0] == 0
+    assert made.stat().st_mtime_ns == stamp
+    assert trained == [1]
+
+
+def test_a_study_on_features(spml, pack, tmp_path):
+    protocol, study, out = tmp_path / "tiny.toml", tmp_path / "budget.toml", tmp_path / "out"
+    protocol.write_text(LINEAR)
+    study.write_text(
+        'title = "Budget"\nwhere = "here"\nrun = ["bce", "an"]\nintervals = true\n'
+        f'[features]\nprotocol = "{protocol}"\nsearch = "none"\n'
+        '[vary]\ndraw.rows = [0.5, 1.0]\n[show]\nx = "labels"\nlog_x = true\n'
+    )
+    code, text = spml(study, "--features", "--data", f"voc12={pack}", "--seeds", "0", "--device", "cpu", "--out", out)
+    assert code == 0, text
+    found = {(row["method"], float(row["value"])): row for row in rows(out / "runs.csv")}
+    assert {key: int(row["labels"]) for key, row in found.items()} == {
+        ("bce", 0.5): 16 * 3, ("bce", 1.0): 32 * 3, ("an", 0.5): 16, ("an", 1.0): 32,
+    }  # fmt: skip
+    assert "Budget: voc12" in (out / "report.html").read_text()
+    assert [row["rows"] for row in rows(out / "intervals.csv")] == ["5", "10", "25"]
+    assert rows(out / "intervals.csv")[0]["paper_high"] == "2.0"
+    assert "on features only: give --features" in spml(study, "--data", f"voc12={pack}", "--out", out)[1]
+
+
+def test_every_protocol_and_study_dry_runs(spml, pack, tmp_path):
+    for name in shipped("protocols"):
+        code, text = spml(name, "--data", f"voc12={pack}", "--dry-run")
+        assert code == 0, text
+        assert "runs, 0 of them done before" in text
+    for name in shipped("studies"):
+        for side in study_sides(name):
+            if name == "apl-ablation":
+                continue  # the same file with cub
+            flag = ("--features",) if side == "features" else ()
+            code, text = spml(name, *flag, "--data", f"voc12={pack}", "--dry-run")
+            assert code == 0, text
+    code, text = spml("apl-ablation", "--features", "--data", f"cub={pack}", "--dry-run")
+    assert code == 0, text
+    assert "proportion 0.1" in text
+    write_voc(tmp_path)
+    code, text = spml("cole2021-finetune", "--data", f"voc12={tmp_path}", "--dry-run")
+    assert code == 0, text
+    assert "in the papers" in text  # an official layout says what differs from the papers' counts
+    assert not any((pack / name).exists() for name in ("runs", "table.md"))
+
+
+def test_what_nobody_knows_the_labels_of_is_left_out(spml, tmp_path, protocol):
+    hidden = write_pack(tmp_path / "hidden", hide_training_truth=True)
+    code, text = spml(protocol, "--data", f"voc12={hidden}", "--dry-run")
+    assert code == 0
+    assert "bce left out; nobody has the full labels" in text
+    code, text = spml(protocol, "--data", f"voc12={hidden}", "--methods", "bce", "--seeds", "0", "--out", tmp_path)
+    assert code == 2
+    assert "full labels" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "give the data"),
+        (["lasd", "--data", "voc12"], "not of the form name=path"),
+        (["lasd", "--data", "voc12=/nowhere"], "there is no file or folder /nowhere"),
+        (["nothing", "--data", "voc12=PACK", "--out", "x"], "there is no protocol or study 'nothing'"),
+        (["lasd", "--data", "voc12=PACK"], "--out DIR"),
+        (["lasd", "--data", "voc=PACK", "--dry-run"], "has no data set 'voc'"),
+        (["lasd", "--data", "voc12=PACK", "--methods", "anx", "--dry-run"], "there is no method 'anx'"),
+        (["lasd", "--data", "voc12=PACK", "--seeds", "a", "--dry-run"], "not a list of whole numbers"),
+        (["lasd", "--data", "voc12=PACK", "--search", "luck", "--dry-run"], "must be one of published, grid"),
+        (["lasd", "--data", "voc12=PACK", "--features", "--dry-run"], "trains networks on images"),
+        (["cole2021-linear", "--data", "voc12=PACK", "--methods", "lac", "--dry-run"], "features cannot have"),
+    ],
+)
+def test_bad_input_is_one_sentence(spml, pack, arguments, message):
+    code, text = spml(*(argument.replace("PACK", str(pack)) for argument in arguments))
+    assert code == 2
+    assert message in text
+    assert text.startswith("spml: ")
+    assert text.count("\n") == 1
+
+
+def test_the_list(spml):
+    code, text = spml("--list")
+    assert code == 0
+    for name in (*shipped("protocols"), *shipped("studies")):
+        assert name in text
+
+
+SEARCHING = """
+import json, sys
+from pathlib import Path
+from spml.bench.protocols import load_protocol
+from spml.bench.search import Optuna, execute
+from spml.bench.trials import Runner, Source
+protocol, pack, storage, out = sys.argv[1:]
+loaded = load_protocol(protocol)
+cells = [loaded.cell("an", "voc12", "grid")]
+runner = Runner([Source("voc12", Path(pack))], Path(out), device="cpu")
+outcomes = execute(cells, (0,), runner, "first seed", Optuna(8, storage, 1))
+print(json.dumps([[o.trial.train.learning_rate, o.trial.train.batch_size] for o in outcomes if o.chosen]))
+"""
+
+
+def test_two_machines_share_one_search(pack, protocol, tmp_path):
+    optuna = pytest.importorskip("optuna")
+    storage = f"sqlite:///{tmp_path / 'search.db'}"
+    loaded = load_protocol(str(protocol))
+    runner = Runner([Source("voc12", pack)], tmp_path / "first", device="cpu")
+    execute([loaded.cell("an", "voc12", "grid")], (0,), runner, "first seed", Optuna(1, storage, 1))  # makes the tables
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    machines = [
+        subprocess.Popen(
+            [sys.executable, "-c", SEARCHING, str(protocol), str(pack), storage, str(tmp_path / f"machine{number}")],
+            env=environment, stdout=subprocess.PIPE, text=True,
+        )
+        for number in (1, 2)
+    ]  # fmt: skip
+    chosen = [json.loads(machine.communicate(timeout=300)[0]) for machine in machines]
+    assert all(machine.returncode == 0 for machine in machines)
+    assert chosen[0] == chosen[1]  # both see all scores
+    (name,) = optuna.get_all_study_names(storage)
+    study = optuna.load_study(study_name=name, storage=storage)
+    complete = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
+    assert 8 <= len(complete) <= 9  # at most one beyond for each further machine
+    best = study.best_trial.params
+    assert chosen[0] == [[best["train.learning_rate"], best["train.batch_size"]]]
