@@ -32,6 +32,7 @@ from spml.models.heads import sine_positions
 HEADS: list[tuple[str, dict[str, Any]]] = [
     ("linear", {}),
     ("cam", {"boost": 5.0}),
+    ("cam", {"peak": 0.5}),
     ("label-wise", {"width": 32, "projection_width": 16}),
 ]
 
@@ -94,6 +95,14 @@ def test_boost_multiplies_positive_activations_before_pooling() -> None:
     assert (maps < 0).any()
     expected = np.where(maps.detach() > 0, 5 * maps.detach(), maps.detach()).mean((2, 3))
     np.testing.assert_allclose(boosted(pictures()).logits.detach(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_peak_is_added_to_the_mean_of_its_map() -> None:
+    plain, peaked = small("cam"), small("cam", peak=0.5)
+    peaked.load_state_dict(plain.state_dict())
+    outputs = peaked(pictures())
+    expected = plain(pictures()).logits + 0.5 * outputs.maps.amax((2, 3))
+    np.testing.assert_allclose(outputs.logits.detach(), expected.detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_cam_dropout_is_the_linear_heads_dropout() -> None:
@@ -460,6 +469,7 @@ def test_description_of_an_own_module_needs_the_module() -> None:
         (("small", 2, "bilinear"), {}, "no head 'bilinear'; choose one of linear, label-wise, cam"),
         (("small", 2, "cam"), {"bost": 5}, "no setting 'bost'; it has dropout, boost"),
         (("small", 2, "cam"), {"boost": 0}, "boost"),
+        (("small", 2, "cam"), {"peak": -1}, "peak"),
         (("small", 2), {"dropout": 1.0}, "dropout"),
         (("small", 2), {"image_size": 0}, "image_size"),
         (("small", 2), {"std": (1, 0, 1)}, "std must be three finite numbers above 0"),

@@ -3,7 +3,7 @@
 >>> from spml.models import build_classifier
 >>> classifier = build_classifier("small", num_classes=10, head="cam", image_size=64)
 >>> classifier.description["head_settings"]
-{'dropout': 0.0, 'boost': 1.0}
+{'dropout': 0.0, 'boost': 1.0, 'peak': 0.0}
 """
 
 from spml.models.backbones import SmallNet

@@ -62,14 +62,21 @@ class CamHead(Head):
     BoostLU (Kim et al. 2023): activations above 0 are multiplied by `boost` (α, published 5) before pooling, the
     bias included. `boost=1` is the linear head computed in the other order. Dropout drops whole channels, which is
     what dropping a pooled feature does.
+
+    `peak` adds that multiple of each map's highest value to its mean (class-specific residual attention, Zhu and Wu
+    2021, at its highest temperature): a label shown in one corner is not averaged away by the rest of the image.
     """
 
-    def __init__(self, channels: int, num_classes: int, *, dropout: float = 0.0, boost: float = 1.0) -> None:
+    def __init__(
+        self, channels: int, num_classes: int, *, dropout: float = 0.0, boost: float = 1.0, peak: float = 0.0
+    ) -> None:
         super().__init__()
+        if not (math.isfinite(peak) and peak >= 0):
+            raise InputError(f"head setting peak must be a finite number, 0 or above, not {peak!r}")
         if not (math.isfinite(boost) and boost > 0):
             raise InputError(f"head setting boost must be a finite number above 0 (published: 5), not {boost!r}")
-        self.settings = {"dropout": _share("dropout", dropout), "boost": float(boost)}
-        self.boost = float(boost)
+        self.settings = {"dropout": _share("dropout", dropout), "boost": float(boost), "peak": float(peak)}
+        self.boost, self.peak = float(boost), float(peak)
         self.dropout = nn.Dropout2d(dropout)
         self.classes = nn.Conv2d(channels, num_classes, 1)
 
@@ -77,7 +84,10 @@ class CamHead(Head):
         maps = self.classes(self.dropout(features))
         if self.boost != 1.0:
             maps = torch.where(maps > 0, maps * self.boost, maps)
-        return Outputs(pool(maps), maps=maps)
+        logits = pool(maps)
+        if self.peak:
+            logits = logits + self.peak * maps.amax((-2, -1)).to(logits.dtype)
+        return Outputs(logits, maps=maps)
 
 
 class AttentionLayer(nn.Module):

@@ -4,6 +4,7 @@ At the papers' batch sizes a GPU waits for the host between its many small kerne
 once an epoch (schedules may change with the epoch) and replayed for every batch; batches of another size run as usual.
 """
 
+import threading
 from collections.abc import Callable
 
 import torch
@@ -11,6 +12,10 @@ import torch
 from ..methods import Batch, Clock
 
 Step = Callable[[Batch, Clock], None]
+
+# Several runs may share a GPU, each in a thread and on a stream of its own. What draws from torch's one generator, and
+# what is being recorded, they do one after another.
+LAUNCH = threading.RLock()
 
 WARM_UP = 3  # steps run as usual first: libraries choose their algorithms, the optimiser makes its state
 
@@ -53,7 +58,9 @@ class StepGraph:
         views = tuple(view.clone() for view in batch.views)
         self.batch = Batch(batch.rows.clone(), batch.labels.clone(), views, batch.geometry)
         graph = torch.cuda.CUDAGraph()
-        # The old recording lends its memory to the new one, and may only go when that is made.
-        with torch.cuda.graph(graph, pool=None if self.graph is None else self.graph.pool()):
+        # The old recording lends its memory to the new one, and may only go when that is made. What other threads do
+        # meanwhile is none of this recording's business.
+        pool = None if self.graph is None else self.graph.pool()
+        with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
             self.step(self.batch, clock)
         self.graph, self.epoch = graph, clock.epoch

@@ -36,7 +36,7 @@ from .checkpoint import (
     write_tensors,
     write_text,
 )
-from .graph import StepGraph
+from .graph import LAUNCH, StepGraph
 from .log import RunLog, Tracker
 from .processes import Processes
 from .settings import TrainSettings
@@ -142,6 +142,7 @@ class Run:
         device: str = "auto",
         trackers: tuple[Tracker, ...] = (),
         progress: bool = True,
+        interrupted: threading.Event | None = None,
     ) -> None:
         self.folder = Path(folder)
         self.settings = settings or TrainSettings()
@@ -160,6 +161,10 @@ class Run:
             method.load_state_dict({name: value.cpu() for name, value in start.items()})
         self.method.to(self.device)
         self.classifier = classifier.to(self.device).to(memory_format=torch.channels_last)
+        if self.settings.fused_norm and self.device.type == "cuda":
+            from ..models.fused import fuse  # Triton comes with torch for GPUs alone
+
+            fuse(self.classifier)
         self.average = copy.deepcopy(self.classifier).requires_grad_(False) if self.settings.averaging else None
         self.optimiser = self._make_optimiser()
         self.batches = math.ceil(len(training.rows) / self.settings.batch_size)
@@ -167,7 +172,7 @@ class Run:
         self.best: dict[str, Any] = {"score": None, "epoch": 0, "weights": "raw"}
         self.stale = 0  # epochs since the best
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
-        self._interrupted = threading.Event()
+        self._interrupted = interrupted or threading.Event()  # set: end after the current step, with a checkpoint
         self._graph = (
             StepGraph(lambda batch, clock: self._optimise(batch, clock, True), self.device) if self._fixed() else None
         )
@@ -270,14 +275,15 @@ class Run:
         for group in self.optimiser.param_groups:
             group["lr"].fill_(rate * group["multiple"])
         batch = self._batch(positions)
-        # Dropout's numbers: a function of the step, and different in every process.
-        torch.manual_seed(step_seed(self.settings.seed, clock.step, 100 + self.processes.rank))
         last_of_epoch = (clock.step + 1) % self.batches == 0
         move = (clock.step + 1) % self.settings.accumulate == 0 or last_of_epoch
-        if self._graph is not None:
-            self._graph.run(batch, clock)
-        else:
-            self._optimise(batch, clock, move)
+        with LAUNCH:
+            # Dropout's numbers: a function of the step, and different in every process.
+            torch.manual_seed(step_seed(self.settings.seed, clock.step, 100 + self.processes.rank))
+            if self._graph is not None:
+                self._graph.run(batch, clock)
+            else:
+                self._optimise(batch, clock, move)
 
     def _fixed(self) -> bool:
         """Whether every step is the same sequence of kernels, so that one recording serves all."""
