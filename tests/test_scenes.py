@@ -40,8 +40,8 @@ def test_number_and_frequency_of_digits() -> None:
     assert truth is not None
     present = truth.open().dense() == 1
     per_scene = present.sum(axis=1)
-    assert set(per_scene.tolist()) == {1, 2, 3, 4, 5}
-    assert per_scene.mean() == pytest.approx(2.5, abs=0.1)
+    assert set(per_scene.tolist()) == {1, 2, 3, 4}
+    assert per_scene.mean() == pytest.approx(2.1, abs=0.1)
     share = present.mean(axis=0)
     assert share[0] > 2 * share[9] > 0.1  # from common to rare, none too rare to measure
 

@@ -12,12 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .terms import in_full_precision, negative_term, positive_term
+from .terms import constant, in_full_precision, negative_term, positive_term
 
 # Gauss and Legendre's nodes after 1 - t = u²: with many labels present the integrand lives near t = 1.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
-_SHARES = tuple(float(1 - ((x + 1) / 2) ** 2) for x in _NODES)  # t
-_MASSES = tuple(float(w * (x + 1) / 2) for x, w in zip(_NODES, _WEIGHTS, strict=True))  # dt = 2u du
+_SHARES = 1 - ((_NODES + 1) / 2) ** 2  # t
+_MASSES = _WEIGHTS * (_NODES + 1) / 2  # dt = 2u du
+_AT_ONCE = 2**26  # numbers held at a time: beyond, the nodes go in parts
+
+
+def _nodes(values: np.ndarray, like: Tensor) -> Tensor:
+    """(n, 1, …, 1), to stand before a tensor's own dimensions; filled on its device, nothing is copied there."""
+    return torch.stack([constant(float(value), like) for value in values]).reshape(-1, *[1] * like.dim())
 
 
 def log_chance_of_naming(logits: Tensor, labels: Tensor) -> Tensor:
@@ -28,12 +34,15 @@ def log_chance_of_naming(logits: Tensor, labels: Tensor) -> Tensor:
     logits = in_full_precision(logits)
     present, absent = torch.sigmoid(logits), torch.sigmoid(-logits)
     named = (labels > 0).sum(-1).to(logits.dtype)
+    size = max(_AT_ONCE // max(logits.numel(), 1), 1)
     parts = []
-    for share, mass in zip(_SHARES, _MASSES, strict=True):
+    for start in range(0, len(_SHARES), size):
+        some = slice(start, start + size)
         # 1 - p (1 - t) = (1 - p) + p t: a sum of positive numbers, nothing cancels
-        each = torch.where(labels == 0, torch.log(absent + share * present), 0.0)
-        parts.append(each.sum(-1) + (named - 1).clamp(min=0) * float(np.log(share)) + float(np.log(mass)))
-    chance = torch.logsumexp(torch.stack(parts), dim=0) + named.clamp(min=1).log()
+        each = torch.where(labels == 0, torch.log(absent + _nodes(_SHARES[some], logits) * present), 0.0).sum(-1)
+        extra = (named - 1).clamp(min=0) * _nodes(np.log(_SHARES[some]), each[0])
+        parts.append(each + extra + _nodes(np.log(_MASSES[some]), each[0]))
+    chance = torch.logsumexp(torch.cat(parts), dim=0) + named.clamp(min=1).log()
     return torch.where(named > 0, chance, 0.0)
 
 
