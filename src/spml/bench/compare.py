@@ -268,15 +268,14 @@ def write_report(
     path: Path, title: str, where: str, lines: Sequence[Line], notes: Sequence[str], charts: Sequence[Chart],
     outcomes: Sequence[Outcome], runner: Runner,
 ) -> None:  # fmt: skip
-    """The table, the charts and, where there are not too many, the runs themselves, as one HTML file."""
-    opening = join(
-        tag(
-            "p", f"{len(outcomes)} runs, of which {_count_chosen(outcomes)} are of the settings chosen.", class_="lead"
-        ),
-        _html_table(*shown_rows(lines)),
-        tag("ul", *(tag("li", note) for note in notes if note)),
-    )
-    parts: list[Section] = [studies_section(charts)] if charts else []
+    """The table, the charts and, where there are not too many, the runs themselves, as one HTML file.
+
+    A study is a curve first and a table after it.
+    """
+    lead = f"{len(outcomes)} runs, of which {_count_chosen(outcomes)} are of the settings chosen."
+    table = join(_html_table(*shown_rows(lines)), tag("ul", *(tag("li", note) for note in notes if note)))
+    opening = join(tag("p", lead, class_="lead"), "" if charts else table)
+    parts: list[Section] = [studies_section(charts), Section("numbers", "The numbers", table)] if charts else []
     curves = _curves(outcomes)
     if curves is not None and not charts:
         parts.append(Section("curves-of-heads", "Over the epochs", tag("div", curves, class_="figures")))
