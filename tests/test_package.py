@@ -36,6 +36,18 @@ def test_help_does_not_wait_for_torch():
     assert python(code) == "False"
 
 
+def test_help_is_quick():
+    """Half a second of processor time, of which a busy machine takes no more than the best of several tries shows."""
+    code = "import sys, time; sys.argv = ['spml', '--help']\nfrom spml.cli import app\n"
+    code += "try: app()\nexcept SystemExit: pass\nprint(time.process_time(), file=sys.stderr)"
+    tries = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+        assert "quickstart" in done.stdout
+        tries.append(float(done.stderr.split()[-1]))
+    assert min(tries) < 0.5
+
+
 def test_every_public_name_is_there():
     for name in spml.__all__:
         assert getattr(spml, name) is not None

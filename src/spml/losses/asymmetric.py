@@ -8,9 +8,18 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .terms import focal_negative_term, focal_positive_term, in_full_precision, logit, signed_focal_term
+from .terms import (
+    constant,
+    focal_negative_term,
+    focal_positive_term,
+    in_full_precision,
+    logit,
+    over_entries,
+    signed_focal_term,
+)
 
 
+@over_entries
 def focal(logits: Tensor, labels: Tensor, *, focusing: float = 2.0, balance: float | None = None) -> Tensor:
     """Focal loss with unknowns assumed negative (F_AN in the LASD paper, A.2.2). `focusing` is γ.
 
@@ -24,6 +33,7 @@ def focal(logits: Tensor, labels: Tensor, *, focusing: float = 2.0, balance: flo
     return torch.where(positive, balance * entries, (1.0 - balance) * entries)
 
 
+@over_entries
 def asymmetric(
     logits: Tensor,
     labels: Tensor,
@@ -38,16 +48,17 @@ def asymmetric(
     Of ASL's two published versions one lets the gradient pass through the focal weight (the default here, and
     the formula as written) and one does not (`detach_weight=True`).
     """
-    logits = in_full_precision(logits)
-    if shift == 0:
-        return signed_focal_term(logits, labels > 0, positive_focusing, negative_focusing, detach_weight)
-    return torch.where(
+    return signed_focal_term(
+        in_full_precision(logits),
         labels > 0,
-        focal_positive_term(logits, positive_focusing, detach_weight),
-        focal_negative_term(logits, negative_focusing, shift, detach_weight),
+        positive_focusing,
+        negative_focusing,
+        shift=shift,
+        detach_weight=detach_weight,
     )
 
 
+@over_entries
 def leveraged_asymmetric(
     logits: Tensor,
     labels: Tensor,
@@ -57,15 +68,9 @@ def leveraged_asymmetric(
     negative_focusing: float = 4.0,
 ) -> Tensor:
     """LAS, Eq. 5: ASL without shift, its assumed negatives weighted by λ = `leverage`."""
-    return leveraged_asymmetric_with_disambiguation(
-        logits,
-        labels,
-        positive_leverage=0.0,
-        negative_leverage=leverage,
-        threshold=1.0,
-        positive_focusing=positive_focusing,
-        negative_focusing=negative_focusing,
-    )
+    logits = in_full_precision(logits)
+    weight = torch.where(labels == 0, constant(leverage, logits), constant(1.0, logits))
+    return weight * signed_focal_term(logits, labels > 0, positive_focusing, negative_focusing)
 
 
 def negative_leverage_of(positive_leverage: float, k: float, classes: int) -> float:
@@ -73,6 +78,24 @@ def negative_leverage_of(positive_leverage: float, k: float, classes: int) -> fl
     if not 0 < k < classes:
         raise InputError(f"k must lie between 0 and the number of classes ({classes}), not {k}")
     return (1.0 + positive_leverage * (k - 1.0)) / (classes - k)
+
+
+@over_entries
+def _disambiguated(
+    logits: Tensor,
+    labels: Tensor,
+    positive_leverage: float,
+    negative_leverage: float,
+    threshold: float,
+    positive_focusing: float,
+    negative_focusing: float,
+) -> Tensor:
+    logits = in_full_precision(logits)
+    unknown = labels == 0
+    pseudo_positive = unknown & (logits > logit(threshold))
+    entries = signed_focal_term(logits, (labels > 0) | pseudo_positive, positive_focusing, negative_focusing)
+    guessed = torch.where(pseudo_positive, constant(positive_leverage, logits), constant(negative_leverage, logits))
+    return torch.where(unknown, guessed, constant(1.0, logits)) * entries
 
 
 def leveraged_asymmetric_with_disambiguation(
@@ -91,18 +114,15 @@ def leveraged_asymmetric_with_disambiguation(
     `positive_leverage` is λ+, `negative_leverage` λ- (by Theorem 5.4 from λ+ and `k` when not given; with
     neither, k = 1), `threshold` τ, the focusing parameters γ+ and γ-.
     """
-    logits = in_full_precision(logits)
     if negative_leverage is None:
         classes = logits.shape[-1]
         # k = 1 leaves no negative among one class, and no weight to give it: there WAN's 1 / max(L - 1, 1) serves.
         negative_leverage = (
             1.0 / max(classes - 1, 1) if k is None else negative_leverage_of(positive_leverage, k, classes)
         )
-    unknown = labels == 0
-    pseudo_positive = unknown & (logits > logit(threshold))
-    entries = signed_focal_term(logits, (labels > 0) | pseudo_positive, positive_focusing, negative_focusing)
-    guessed = torch.where(pseudo_positive, positive_leverage * entries, negative_leverage * entries)
-    return torch.where(unknown, guessed, entries)
+    return _disambiguated(
+        logits, labels, positive_leverage, negative_leverage, threshold, positive_focusing, negative_focusing
+    )
 
 
 def risk_consistent_full_loss(

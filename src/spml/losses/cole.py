@@ -8,9 +8,10 @@ is for all labels.
 import torch
 from torch import Tensor
 
-from .terms import constant, in_full_precision, signed_term, soft_term
+from .terms import constant, in_full_precision, over_entries, positive_term, signed_term, soft_term
 
 
+@over_entries
 def ignore_unobserved(logits: Tensor, labels: Tensor) -> Tensor:
     """IU, Eq. 6: known labels by cross-entropy, unknown ones not at all.
 
@@ -20,6 +21,7 @@ def ignore_unobserved(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels == 0, 0.0, signed_term(logits, labels > 0))
 
 
+@over_entries
 def smoothed_bce(logits: Tensor, labels: Tensor, *, smoothing: float = 0.1) -> Tensor:
     """BCE-LS: Eq. 5 with targets 1 - ε/2 and ε/2; unknown labels cost nothing. `smoothing` is ε."""
     logits = in_full_precision(logits)
@@ -28,19 +30,25 @@ def smoothed_bce(logits: Tensor, labels: Tensor, *, smoothing: float = 0.1) -> T
     return torch.where(labels == 0, 0.0, soft_term(logits, target))
 
 
+@over_entries
 def assume_negative(logits: Tensor, labels: Tensor) -> Tensor:
     """AN, Eq. 8: everything that is not a known positive is a negative."""
     return signed_term(in_full_precision(logits), labels > 0)
 
 
-def weak_assume_negative(logits: Tensor, labels: Tensor, *, negative_weight: float | None = None) -> Tensor:
-    """WAN, Sec. 5.1: assumed negatives weigh γ = `negative_weight`, by default 1 / (L - 1)."""
-    logits = in_full_precision(logits)
-    weight = 1.0 / max(logits.shape[-1] - 1, 1) if negative_weight is None else negative_weight
-    entries = signed_term(logits, labels > 0)
+@over_entries
+def _weakened(logits: Tensor, labels: Tensor, weight: float) -> Tensor:
+    entries = signed_term(in_full_precision(logits), labels > 0)
     return torch.where(labels == 0, weight * entries, entries)
 
 
+def weak_assume_negative(logits: Tensor, labels: Tensor, *, negative_weight: float | None = None) -> Tensor:
+    """WAN, Sec. 5.1: assumed negatives weigh γ = `negative_weight`, by default 1 / (L - 1)."""
+    weight = 1.0 / max(logits.shape[-1] - 1, 1) if negative_weight is None else negative_weight
+    return _weakened(logits, labels, weight)
+
+
+@over_entries
 def smoothed_assume_negative(
     logits: Tensor, labels: Tensor, *, positive_smoothing: float = 0.1, negative_smoothing: float = 0.1
 ) -> Tensor:
@@ -87,5 +95,9 @@ def expected_positive(
     """
     logits = in_full_precision(logits)
     scale = 1.0 if divide_by_classes else float(logits.shape[-1])
-    entries = torch.where(labels == 0, 0.0, scale * signed_term(logits, labels > 0))
-    return entries + weight * expected_positive_regulariser(logits, k)[..., None, None]
+    # Read twice, for k̂ and for the entries: as few operations as possible keep a compiler from storing them between.
+    known = positive_term(torch.where(labels > 0, logits, -logits))
+    return (
+        torch.where(labels == 0, 0.0, scale * known)
+        + weight * expected_positive_regulariser(logits, k)[..., None, None]
+    )

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from .terms import in_full_precision, logit, negative_term, positive_term
+from .terms import in_full_precision, logit, over_entries, positive_term
 
 
+@over_entries
 def pseudo_label_consistency(
     logits: Tensor,
     labels: Tensor,
@@ -27,9 +28,7 @@ def pseudo_label_consistency(
     positive, negative = positive & unknown, negative & unknown
     if include_observed:
         positive, negative = positive | (labels > 0), negative | (labels < 0)
-    return torch.where(positive, positive_term(logits), 0.0) + torch.where(
-        negative & ~positive, negative_term(logits), 0.0
-    )
+    return torch.where(positive | negative, positive_term(torch.where(positive, logits, -logits)), 0.0)
 
 
 def confident_entries(

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from .terms import in_full_precision, positive_term, signed_term
+from .terms import in_full_precision, signed_term
 
 
 def large_loss_count(rows: int, classes: int, epoch: int, share: float, cumulative: bool = True) -> int:
@@ -41,4 +41,4 @@ def large_loss_temporary_correction(logits: Tensor, labels: Tensor, epoch: int, 
     logits = in_full_precision(logits)
     entries = signed_term(logits, labels > 0)
     count = large_loss_count(entries.shape[-2], entries.shape[-1], epoch, share)
-    return torch.where(largest_unknown(entries, labels, count), positive_term(logits), entries)
+    return signed_term(logits, (labels > 0) | largest_unknown(entries, labels, count))

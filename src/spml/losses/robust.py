@@ -3,17 +3,28 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from .terms import focal_positive_term, in_full_precision, logit, positive_term, signed_focal_term
+from .terms import (
+    constant,
+    cost_if_present,
+    exp,
+    expm1,
+    in_full_precision,
+    logit,
+    over_entries,
+    sigmoid,
+    signed_focal_term,
+    with_slope,
+)
 
 
 def _margined(logits: Tensor, labels: Tensor, margin: float) -> Tensor:
     """Observed positives must be predicted by `margin` more than others to cost the same."""
-    return torch.where(labels > 0, logits - margin, logits)
+    return logits - torch.where(labels > 0, constant(margin, logits), constant(0.0, logits))
 
 
+@over_entries
 def self_paced_correction(
     logits: Tensor,
     labels: Tensor,
@@ -32,6 +43,23 @@ def self_paced_correction(
     return signed_focal_term(_margined(logits, labels, margin), positive, positive_focusing, negative_focusing)
 
 
+def _hill_value(logits: Tensor, positive: Tensor, crest: float, focusing: float) -> Tensor:
+    p = sigmoid(logits, logits)
+    up = sigmoid(-logits, logits) ** focusing * cost_if_present(logits)
+    return torch.where(positive, up, (crest - p) * p.square())
+
+
+def _hill_slope(logits: Tensor, positive: Tensor, crest: float, focusing: float) -> Tensor:
+    """-(1 - p)^γ (γ p · -log p + 1 - p), and p² (1 - p) (2λ - 3p) with 2λ - 3p = (2λ - 3) + 3 (1 - p)."""
+    p, rest = sigmoid(logits, logits), sigmoid(-logits, logits)
+    up = rest**focusing * (focusing * p * cost_if_present(logits) + rest)
+    return torch.where(positive, -up, p.square() * rest * (2 * crest - 3 + 3 * rest))
+
+
+_hill = with_slope(_hill_value, _hill_slope)
+
+
+@over_entries
 def hill(
     logits: Tensor,
     labels: Tensor,
@@ -45,9 +73,7 @@ def hill(
     `crest` is λ.
     """
     logits = in_full_precision(logits)
-    probability = torch.sigmoid(logits)
-    positive = focal_positive_term(_margined(logits, labels, margin), positive_focusing)
-    return torch.where(labels > 0, positive, (crest - probability) * probability.square())
+    return _hill(_margined(logits, labels, margin), labels > 0, float(crest), float(positive_focusing))
 
 
 @dataclass(frozen=True)
@@ -66,6 +92,44 @@ class RobustSchedule:
         return w, b, mu, sigma
 
 
+def _belief_and_weight(p: Tensor, slope: float, offset: float, centre: float, width: float) -> tuple[Tensor, Tensor]:
+    """K = σ(w p + b) and V = exp(-(p - μ)²/2σ²)."""
+    sureness = slope * p + offset
+    return sigmoid(sureness, sureness), exp((p - centre).square() * (-0.5 / width**2))
+
+
+def _box_cox(cost: Tensor, power: float) -> Tensor:
+    """(1 - p^q) / q, from -log p."""
+    return -expm1(-power * cost) / power
+
+
+def _robust_value(
+    logits: Tensor, labels: Tensor, positive_power: float, negative_power: float, *schedule: float
+) -> Tensor:
+    p, cost = sigmoid(logits, logits), cost_if_present(logits)
+    belief, weight = _belief_and_weight(p, *schedule)
+    as_positive = _box_cox(cost, positive_power)
+    as_negative = p if negative_power == 1 else _box_cox(cost_if_present(-logits), negative_power)
+    unknown = weight * (as_negative + belief * (as_positive - as_negative))
+    return torch.where(labels > 0, cost, torch.where(labels < 0, as_negative, unknown))
+
+
+def _robust_slope(
+    logits: Tensor, labels: Tensor, positive_power: float, negative_power: float, *schedule: float
+) -> Tensor:
+    """Of (1 - p^q)/q: -p^q (1 - p); of the same with 1 - p in place of p: (1 - p)^q p."""
+    p, rest = sigmoid(logits, logits), sigmoid(-logits, logits)
+    belief, weight = _belief_and_weight(p, *schedule)
+    as_positive = -rest * exp(-positive_power * cost_if_present(logits))
+    as_negative = p * (rest if negative_power == 1 else exp(-negative_power * cost_if_present(-logits)))
+    unknown = weight * (as_negative + belief * (as_positive - as_negative))
+    return torch.where(labels > 0, -rest, torch.where(labels < 0, as_negative, unknown))
+
+
+_robust = with_slope(_robust_value, _robust_slope)
+
+
+@over_entries
 def generalised_robust(
     logits: Tensor,
     labels: Tensor,
@@ -83,14 +147,4 @@ def generalised_robust(
     """
     logits = in_full_precision(logits)
     slope, offset, centre, width = (schedule or RobustSchedule()).at(progress)
-    probability = torch.sigmoid(logits).detach()
-    belief = torch.sigmoid(slope * probability + offset)
-    weight = torch.exp(-((probability - centre) ** 2) / (2.0 * width**2))
-    as_positive = -torch.expm1(positive_power * F.logsigmoid(logits)) / positive_power
-    as_negative = (
-        torch.sigmoid(logits)
-        if negative_power == 1
-        else -torch.expm1(negative_power * F.logsigmoid(-logits)) / negative_power
-    )
-    unknown = weight * (belief * as_positive + (1.0 - belief) * as_negative)
-    return torch.where(labels > 0, positive_term(logits), torch.where(labels < 0, as_negative, unknown))
+    return _robust(logits, labels, float(positive_power), float(negative_power), slope, offset, centre, width)

@@ -1,12 +1,15 @@
 """Cole et al. 2021, "Multi-Label Learning from Single Positive Labels": the references, AN and its kin, EPR, ROLE."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..labels.entries import row_blocks
 from ..losses import (
     assume_negative,
     expected_positive,
@@ -87,13 +90,20 @@ class _Role(Method):
         )
         return mean_entry(agreement + regularised)
 
-    def initial_estimates(self, problem: Problem) -> Tensor:
-        """Φ before the first step: U(-q, q) with q = σ⁻¹(0.6), observed positives at σ⁻¹(0.995)."""
-        bound = logit(self.settings.start)
-        shape = (problem.rows, problem.classes)
-        start = uniform_per_head(problem.seeds, shape, -bound, bound)
-        observed = torch.from_numpy(problem.labels.dense()) > 0
-        return torch.where(observed, logit(self.settings.observed_start), start)
+    def initial_estimates(self, problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
+        """Φ before the first step: U(-q, q) with q = σ⁻¹(0.6), observed positives at σ⁻¹(0.995).
+
+        Rows and their values (…, B, L), some rows at a time: with many of them Φ is as large as memory.
+        """
+        bound, alone = logit(self.settings.start), isinstance(problem.seeds, int)
+        seeds = (problem.seeds,) if isinstance(problem.seeds, int) else problem.seeds
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        for part in row_blocks(problem.rows, problem.classes):
+            rows = np.arange(part.start, part.stop)
+            drawn = [torch.empty(len(rows), problem.classes).uniform_(-bound, bound, generator=g) for g in generators]
+            observed = torch.from_numpy(problem.labels.dense(rows)) > 0
+            start = torch.where(observed, logit(self.settings.observed_start), torch.stack(drawn))
+            yield torch.from_numpy(rows), start[0] if alone else start
 
 
 @register
@@ -106,8 +116,9 @@ class Role(_Role):
 
     def prepare(self, problem: Problem) -> None:
         super().prepare(problem)
-        start = self.initial_estimates(problem)
-        self.memory = RowMemory(problem.rows, (problem.classes,), heads=problem.heads, fill=start, trainable=True)
+        self.memory = RowMemory(problem.rows, (problem.classes,), heads=problem.heads, trainable=True)
+        for rows, start in self.initial_estimates(problem):
+            self.memory.write(rows, start)
 
     def estimates(self, labels: Tensor, rows: Tensor) -> Tensor:
         return self.memory.read(rows)
@@ -166,8 +177,9 @@ class HalfRole(_Role):
     def prepare(self, problem: Problem) -> None:
         super().prepare(problem)
         size = (problem.rows, (problem.classes,))
-        start = self.initial_estimates(problem)
-        self.memory = RowMemory(*size, heads=problem.heads, fill=start, dtype=torch.float16)
+        self.memory = RowMemory(*size, heads=problem.heads, dtype=torch.float16)
+        for rows, start in self.initial_estimates(problem):
+            self.memory.write(rows, start)
         self.first_moment = RowMemory(*size, heads=problem.heads, dtype=torch.bfloat16)
         self.second_moment = RowMemory(*size, heads=problem.heads, dtype=torch.bfloat16)
         self.visits = RowMemory(problem.rows, (1,), heads=problem.heads, dtype=torch.int32)

@@ -11,11 +11,14 @@ from spml.metrics.inputs import (
     WORKING_MEMORY,
     Array,
     Empty,
+    as_table,
     class_blocks,
     host_array,
     mean_over_classes,
     scores_and_truth,
 )
+
+_STRIP = 1 << 24  # entries of a large table that are checked at one time
 
 
 def average_precision(
@@ -30,8 +33,10 @@ def average_precision(
 
     mask: entries to count (bool, N x L); the others are as if their row were absent for that class.
     memory: bytes of working copies; classes are taken as many at a time as fit, and one at the least.
+
+    On a CPU nothing of the tables' size is made beside them, so they may be mapped files larger than memory.
     """
-    scores, positive, kept = scores_and_truth(scores, targets, mask)
+    scores, positive, kept = _checked(scores, targets, mask)
     rows, classes = scores.shape
     on_cpu = scores.device.type == "cpu"
     way, bytes_an_entry = (_by_counting, 10) if on_cpu else (_by_cumulating, 48)
@@ -66,12 +71,36 @@ def _by_counting(scores: Tensor, positive: Tensor, kept: Tensor | None) -> Tenso
     return torch.from_numpy(result)
 
 
+def _checked(scores: Array, targets: Array, mask: Array | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`scores_and_truth`; of a large table on the CPU the truth as it came, coded by its sign, and nothing copied."""
+    scores, truth = as_table(scores, "scores"), as_table(targets, "targets")
+    kept = None if mask is None else as_table(mask, "mask").bool()
+    alike = all(table is None or table.shape == scores.shape for table in (truth, kept))
+    if scores.device.type != "cpu" or not scores.is_floating_point() or scores.numel() <= _STRIP or not alike:
+        return scores_and_truth(scores, truth, kept)
+    negative = zero = False
+    step = max(1, _STRIP // scores.shape[1])
+    for start in range(0, len(scores), step):
+        rows = slice(start, start + step)
+        inside = None if kept is None else kept[rows]
+        try:
+            scores_and_truth(scores[rows], truth[rows], inside)
+        except InputError:  # all of it together, so that the sentence names the place
+            return scores_and_truth(scores, truth, kept)
+        if truth.dtype != torch.bool:
+            counted = truth[rows] if inside is None else truth[rows][inside]
+            negative, zero = negative or bool((counted < 0).any()), zero or bool((counted == 0).any())
+    # A strip of 1 and 0 and another of +1 and -1: only together they are wrong.
+    return scores_and_truth(scores, truth, kept) if negative and zero else (scores, truth, kept)
+
+
 def _turned(table: Tensor, dtype: type) -> np.ndarray[Any, Any]:
-    """A copy (L, N) with each class in one piece, made in strips of rows that fit the cache."""
+    """A copy (L, N) with each class in one piece, made in strips of rows that fit the cache; bool: where above 0."""
     array, strip = host_array(table), 512
     result = np.empty(array.shape[::-1], dtype)
     for start in range(0, array.shape[0], strip):
-        result[:, start : start + strip] = array[start : start + strip].T
+        part = array[start : start + strip].T
+        result[:, start : start + strip] = part > 0 if dtype is np.bool_ else part
     return result
 
 

@@ -182,11 +182,12 @@ def expected_f1_thresholds(confidences: npt.NDArray[Any], *, together: bool = Fa
     """
     table = _checked(confidences, -1)
     if together:
-        return np.full(table.shape[1], _best_threshold(table.reshape(-1)))
-    return np.array([_best_threshold(table[:, c]) for c in range(table.shape[1])])
+        return np.full(table.shape[1], best_threshold(table.reshape(-1)))
+    return np.array([best_threshold(table[:, c]) for c in range(table.shape[1])])
 
 
-def _best_threshold(confidences: npt.NDArray[Any]) -> float:
+def best_threshold(confidences: npt.NDArray[Any]) -> float:
+    """Of one class, or of all entries pooled: see `expected_f1_thresholds`."""
     value = np.sort(confidences)[::-1]
     gained = np.cumsum(value, dtype=np.float64)
     if gained[-1] <= 0:

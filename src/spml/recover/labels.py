@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -11,8 +12,9 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..labels import Labels
+from ..labels.entries import row_blocks
 from ..labels.inputs import row_indices
-from .calibrate import Bool, Calibration, Float32, Float64, Int8, Int64, calibrate, expected_f1_thresholds
+from .calibrate import Bool, Calibration, Float32, Float64, Int8, Int64, best_threshold, calibrate
 
 if TYPE_CHECKING:
     from ..train.finished import FinishedRun
@@ -75,7 +77,10 @@ class Recovered:
     @cached_property
     def entries(self) -> LabelTable:
         """The labels of `rows`, as a table."""
-        place, label = np.nonzero(self.present(self.rows))
+        found = [np.nonzero(self.present(self.rows[part])) for part in row_blocks(len(self.rows), len(self.classes))]
+        starts = [part.start for part in row_blocks(len(self.rows), len(self.classes))]
+        place = np.concatenate([start + at for start, (at, _) in zip(starts, found, strict=True)])
+        label = np.concatenate([of for _, of in found])
         row = self.rows[place]
         order = np.lexsort((-self.confidences[row, label], self.known[row, label] <= 0, row))
         place, row, label = place[order], row[order], label[order]
@@ -162,7 +167,7 @@ def recover(
         raise InputError(f"threshold is {threshold!r}: it must be 'f1' or a number above 0 and at most 1.")
     known = run.labels.dense()
     extra = np.zeros(0, np.int64) if labelled is None else _add_labelled(run, known, *labelled)
-    seen = np.asarray(~np.isnan(run.probabilities).any(axis=1))
+    seen = ~_rows_with(np.isnan, run.probabilities)
     own = np.sort(np.concatenate([run.train, run.validation]))
     wanted = own if rows == "train" else np.sort(np.concatenate([own, run.test]))
     chosen = wanted[seen[wanted]]
@@ -182,7 +187,7 @@ def recover(
     by = np.union1d(by, extra[seen[extra]])
     if not len(by):
         raise InputError(f"the run {run.name} has no row with a label to calibrate by.")
-    has_label = np.asarray((known > 0).any(axis=1))
+    has_label = _rows_with(lambda part: part > 0, known)
     calibration = calibrate(
         run.probabilities[by],
         known[by],
@@ -192,9 +197,12 @@ def recover(
     notes += _doubts(calibration)
 
     confidences = np.full(run.probabilities.shape, np.nan, np.float32)
-    confidences[seen] = calibration.confidences(run.probabilities[seen], known[seen])
+    for part in row_blocks(len(confidences), len(run.classes)):
+        at = part.start + np.flatnonzero(seen[part])
+        if len(at):
+            confidences[at] = calibration.confidences(run.probabilities[at], known[at])
     if threshold == "f1":
-        thresholds = expected_f1_thresholds(confidences[chosen])
+        thresholds = np.array([best_threshold(confidences[chosen, c]) for c in range(len(run.classes))])
     else:
         thresholds = np.full(len(run.classes), float(threshold))
     return Recovered(
@@ -239,6 +247,11 @@ def evaluate_recovery(recovered: Recovered, truth: Labels) -> RecoveryScores:
         f1_micro=float(twice.sum() / all_counts.sum()) if all_counts.any() else float("nan"),
         f1_macro=float((twice / all_counts)[all_counts > 0].mean()) if all_counts.any() else float("nan"),
     )
+
+
+def _rows_with(wanted: Callable[[Any], Any], table: npt.NDArray[Any]) -> Bool:
+    """(N,) whether an entry of the row is wanted, without a flag for every entry at one time."""
+    return np.concatenate([wanted(table[part]).any(axis=1) for part in row_blocks(len(table), table.shape[1])])
 
 
 def _calibrating(known: Int8, rows: Int64) -> Int64:

@@ -29,9 +29,24 @@ from ..metrics import average_precision
 Truth = Labels | Tensor | npt.NDArray[Any]
 Selection = Literal["map"] | Callable[[Tensor, Tensor], float]
 
+SPLITS: dict[str, Literal["entries", "rows"]] = {
+    **dict.fromkeys(("bce", "bce-ls", "iu", "iun", "an", "an-ls"), "entries"),
+    **dict.fromkeys(("em", "entmin", "dw", "n-ls", "focal", "gr"), "entries"),
+    **dict.fromkeys(("wan", "pr", "asl", "las", "lasd", "splc", "hill", "annotator", "auto", "plc"), "rows"),
+}
+"""How a method's objective falls apart, where a batch has many classes: into a mean of its entries, or of its rows.
+
+A method of neither kind (EPR, ROLE, large loss: all look at the whole batch) sees it whole, however large. One's own
+method goes by parts once it is entered here.
+"""
+
 _BLOCK = 2**22  # features handed out at one time when all rows are scored
 _SMALL = 2**28  # bytes up to which features and label tables are copied into one matrix, whose batches are quick
 _SMALL_STEP = 2**27  # products of weights and features in a step up to which one CPU thread computes it
+_MANY_ENTRIES = 2**22  # logits of a batch beyond which a step on a CPU goes by parts
+_PART_ENTRIES = 2**20  # logits of a part
+_PART_WEIGHTS = 2**23  # and its weights
+_JUDGED = 2**26  # logits held at one time when heads are judged
 
 
 class Features(Protocol):
@@ -41,6 +56,7 @@ class Features(Protocol):
     def dim(self) -> int: ...
     def __len__(self) -> int: ...
     def batch(self, rows: Any) -> Tensor: ...
+    def ahead(self, rows: Any) -> None: ...
     def check_finite(self) -> None: ...
     def to_device(self, device: torch.device | str) -> bool: ...
 
@@ -62,6 +78,10 @@ class FeatureRows:
     def batch(self, rows: Any) -> Tensor:
         index = torch.as_tensor(rows)
         return self.store.batch(self.rows.to(index.device)[index])
+
+    def ahead(self, rows: Any) -> None:
+        index = torch.as_tensor(rows)
+        self.store.ahead(self.rows.to(index.device)[index])
 
     def check_finite(self) -> None:
         self.store.check_finite()
@@ -120,6 +140,20 @@ class HeadResult:
         """Logits (N, L) of all rows."""
         rows = _Rows(as_features(features), self.weight.device)
         return torch.cat([x @ self.weight + self.bias for x in rows.blocks()])
+
+    @torch.no_grad()
+    def average_precision(self, features: Any, truth: Truth) -> Tensor:
+        """Average precision of every class, (L,); NaN without a positive.
+
+        Some classes at a time: the logits of all rows and classes are never held together.
+        """
+        rows, table = _Rows(as_features(features), self.weight.device), _Truth(truth, self.weight.device)
+        if table.shape != (len(rows), len(self.bias)):
+            raise InputError(f"the truth is a table of {table.shape}, expected {(len(rows), len(self.bias))}")
+        precision = _class_precision(rows, self.weight.T, self.bias, table)
+        if precision is None:
+            raise InputError(f"the head {self.spec} predicts numbers that are not finite")
+        return precision
 
 
 def as_features(values: Any) -> Features:
@@ -203,6 +237,11 @@ class _Rows:
         if self._matrix is not None:
             return self._matrix.index_select(0, rows)
         return self.features.batch(rows).to(self.device)
+
+    def ahead(self, rows: Tensor) -> None:
+        """Start reading the rows of a later batch, where they lie in a file."""
+        if not self.resident and len(rows):
+            self.features.ahead(rows)
 
     def blocks(self) -> Iterator[Tensor]:
         """All rows in order, some at a time."""
@@ -354,6 +393,25 @@ class _Block:
         return self.method.objective(leaf, labels, rows, clock), leaf
 
 
+@torch.enable_grad()
+def _gradient(block: _Block, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+    """The gradient (B, L) of the objective by one head's logits."""
+    value, leaf = block.objective(logits[None], labels, rows, clock)
+    (gradient,) = torch.autograd.grad(value.sum(), leaf)
+    return gradient[0]
+
+
+def _gradient_by_rows(block: _Block, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+    """The same, some rows at a time, of an objective that is the mean of its rows'. Written over the logits."""
+    count, classes = logits.shape
+    step = max(1, _PART_ENTRIES // classes)
+    for start in range(0, count, step):
+        some = slice(start, min(start + step, count))
+        gradient = _gradient(block, logits[some], labels[some], rows[some], clock)
+        logits[some] = gradient.mul_((some.stop - some.start) / count)
+    return logits
+
+
 class _HeadwiseAdam:
     """Adam over tensors whose first dimension is heads, each head at its own learning rate.
 
@@ -402,6 +460,35 @@ class _HeadwiseAdam:
             )
 
 
+class _PartwiseAdam:
+    """Adam over some classes of one head at a time, so that the gradient of all weights is never held."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, rates: Sequence[float]) -> None:
+        self._values, self._rates = (weight, bias), rates
+        self._moments = [(torch.zeros_like(value), torch.zeros_like(value)) for value in self._values]
+        # Every part counts its own steps, the weights' and the bias's.
+        self._steps: dict[tuple[int, int], list[Tensor]] = defaultdict(lambda: [torch.zeros(()), torch.zeros(())])
+
+    def move(self, head: int, classes: slice, gradients: Sequence[Tensor]) -> None:
+        """One step of these classes of a head, by the gradients of their weights (l, D) and bias (l,)."""
+        adam(
+            [value[head, classes] for value in self._values],
+            list(gradients),
+            [first[head, classes] for first, _ in self._moments],
+            [second[head, classes] for _, second in self._moments],
+            [],
+            self._steps[head, classes.start],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self._rates[head],
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
+
+
 class _Group:
     """The heads that see the same batches: one batch size, one seed. Its weights are one matrix, by learning rate."""
 
@@ -426,16 +513,18 @@ class _Group:
         weight, bias = linear_start(dim, classes, self.seed)
         self.weight = weight.to(task.device).repeat(heads, 1, 1)  # (H, L, D)
         self.bias = bias.to(task.device).repeat(heads, 1)  # (H, L)
-        self.weight.grad = self.weight_gradient = torch.zeros_like(self.weight)
-        self.bias.grad = self.bias_gradient = torch.zeros_like(self.bias)
         rates = [spec.learning_rate for spec in self.specs]
+        self.by_parts = _PartwiseAdam(self.weight, self.bias, rates) if self._goes_by_parts() else None
+        if self.by_parts is None:
+            self.weight.grad = self.weight_gradient = torch.zeros_like(self.weight)
+            self.bias.grad = self.bias_gradient = torch.zeros_like(self.bias)
         self.own = [
             (p, [multiple * rate for rate in block.rates])
             for block in self.blocks
             for parameters, multiple in block.method.parameter_groups()
             for p in parameters
         ]
-        self.adam = _HeadwiseAdam([(self.weight, rates), (self.bias, rates), *self.own])
+        self.adam = _HeadwiseAdam([(self.weight, rates), (self.bias, rates), *self.own] if not self.by_parts else [])
         self.stream = _new_stream() if task.device.type == "cuda" else None
         self.order = torch.empty(0, dtype=torch.int64)
 
@@ -453,6 +542,9 @@ class _Group:
     def step(self, rows: Tensor, clock: Clock) -> object:
         """One batch for every head. Returns what its branches share, to be held until all work has joined."""
         x = self.task.features.batch(rows)
+        if self.by_parts is not None:
+            self._step_by_parts(self.by_parts, x, rows, clock)
+            return None
         heads, classes, dim = self.weight.shape
         logits = torch.addmm(self.bias.view(-1), x, self.weight.view(-1, dim).T).view(-1, heads, classes)
         by_method = logits.index_select(1, self.by_method).transpose(0, 1)
@@ -478,6 +570,38 @@ class _Group:
         moving = [block for block in self.blocks if block.has_after_step]
         _side_by_side(lambda block: block.method.after_step(block.rate), moving)
         return x, logits, by_method, labels, values, leaves, gradient, own_gradients
+
+    def _goes_by_parts(self) -> bool:
+        """Whether a batch has very many logits, and every method's objective falls apart into smaller ones.
+
+        Not on a GPU: there memory is not what many classes lack first, and a step is recorded as one graph.
+        """
+        many = self.weight[..., 0].numel() * self.batch_size > _MANY_ENTRIES
+        fitting = (block.method.name in SPLITS and not block.has_penalty for block in self.blocks)
+        return self.task.device.type == "cpu" and many and all(fitting)
+
+    def _step_by_parts(self, adam: _PartwiseAdam, x: Tensor, rows: Tensor, clock: Clock) -> None:
+        """The same step with few logits at a time: neither those of all classes and their intermediate values nor
+        the gradient of all weights are ever held together."""
+        _, classes, dim = self.weight.shape
+        width = max(1, min(_PART_ENTRIES // self.batch_size, _PART_WEIGHTS // dim))  # also in an epoch's last batch
+        parts = [slice(start, min(start + width, classes)) for start in range(0, classes, width)]
+        labels = {table: table.batch(rows) for table in self.tables}
+        by_method = self.by_method.tolist()
+        for block in self.blocks:
+            known = labels[block.table]
+            for head in by_method[block.heads]:
+                weight, bias = self.weight[head], self.bias[head]
+                whole: Tensor | None = None
+                if SPLITS[block.method.name] == "rows":
+                    whole = _gradient_by_rows(block, torch.addmm(bias, x, weight.T), known, rows, clock)
+                for part in parts:
+                    if whole is None:
+                        logits = torch.addmm(bias[part], x, weight[part].T)
+                        gradient = _gradient(block, logits, known[:, part], rows, clock).mul_(logits.shape[1] / classes)
+                    else:
+                        gradient = whole[:, part]
+                    adam.move(head, part, (gradient.T @ x, gradient.sum(0)))
 
     def _add_penalty(self, block: _Block) -> None:
         """The gradient of the method's term on its heads' own parameters."""
@@ -585,22 +709,24 @@ class _Judge:
             raise InputError(f"selection must be 'map' or a function of (scores, truth), not {selection!r}")
         if store.dim != dim:
             raise InputError(f"validation has {store.dim} features a row, training {dim}")
-        positive, mask = _positives(truth)
-        if positive.shape != (len(store), classes):
+        self.truth = _Truth(truth, device)
+        if self.truth.shape != (len(store), classes):
             raise InputError(
-                f"the validation truth is a table of {tuple(positive.shape)}, expected "
+                f"the validation truth is a table of {self.truth.shape}, expected "
                 f"{(len(store), classes)}: a row for each row of features, a column for each class"
             )
-        if not positive.any():
+        if not self.truth.has_positive:
             raise InputError("the validation truth has no positive: no epoch can be told from another by it")
         store.check_finite()
         self.features = _Rows(store, device)
-        self.positive, self.mask = positive.to(device), None if mask is None else mask.to(device)
 
     def scores(self, weight: Tensor, bias: Tensor) -> list[float]:
         """One score a head; NaN for a head that no longer predicts finite numbers."""
-        heads = len(weight)
-        together = max(1, 2**26 // self.positive.numel())  # heads whose logits are held at one time
+        heads, entries = len(weight), math.prod(self.truth.shape)
+        if entries > _JUDGED and not callable(self.selection):
+            each = (_class_precision(self.features, weight[h], bias[h], self.truth) for h in range(heads))
+            return [math.nan if precision is None else float(precision.nanmean()) for precision in each]
+        together = max(1, _JUDGED // entries)  # heads whose logits are held at one time
         return [
             score
             for start in range(0, heads, together)
@@ -612,13 +738,64 @@ class _Judge:
         rows, heads, classes = logits.shape
         finite = torch.isfinite(logits).all(dim=2).all(dim=0)
         logits = torch.where(finite[:, None], logits, 0.0)
+        positive, mask = self.truth.columns(slice(0, classes))
         if callable(self.selection):
-            scores = [float(self.selection(logits[:, h], self.positive)) for h in range(heads)]
+            scores = [float(self.selection(logits[:, h], positive)) for h in range(heads)]
         else:
-            flat, every = logits.view(rows, -1), self.positive.repeat(1, heads)
-            mask = None if self.mask is None else self.mask.repeat(1, heads)
+            flat, every = logits.view(rows, -1), positive.repeat(1, heads)
+            mask = None if mask is None else mask.repeat(1, heads)
             scores = average_precision(flat, every, mask=mask).view(heads, classes).nanmean(1).tolist()
         return [s if ok else math.nan for s, ok in zip(scores, finite.tolist(), strict=True)]
+
+
+class _Truth:
+    """Where labels are present and which entries count, asked for by columns; of a large sparse table never all."""
+
+    def __init__(self, truth: Truth, device: torch.device) -> None:
+        self._device = device
+        self._dense: tuple[Tensor, Tensor | None] | None = None
+        if isinstance(truth, Labels) and math.prod(truth.shape) > _JUDGED:
+            counts = truth.counts()
+            self.shape, self.has_positive = truth.shape, bool(counts.positives.any())
+            self._masked = bool(counts.negatives.any() and counts.unknowns.any())
+            entries = truth.entries()
+            order = np.argsort(entries.column, kind="stable")
+            self._column, self._row, self._value = entries.column[order], entries.rows[order], entries.value[order]
+            self._default = entries.default
+        else:
+            positive, mask = _positives(truth)
+            self._dense = positive.to(device), None if mask is None else mask.to(device)
+            self.shape, self.has_positive = (positive.shape[0], positive.shape[1]), bool(positive.any())
+
+    def columns(self, part: slice) -> tuple[Tensor, Tensor | None]:
+        """(N, l) bool: present, and counted (None: all are)."""
+        if self._dense is not None:
+            positive, mask = self._dense
+            return positive[:, part], None if mask is None else mask[:, part]
+        first, last = np.searchsorted(self._column, (part.start, part.stop))
+        table = np.full((self.shape[0], part.stop - part.start), self._default, np.int8)
+        table[self._row[first:last], self._column[first:last] - part.start] = self._value[first:last]
+        values = torch.from_numpy(table).to(self._device)
+        return values > 0, values != 0 if self._masked else None
+
+
+def _class_precision(features: _Rows, weight: Tensor, bias: Tensor, truth: _Truth) -> Tensor | None:
+    """Average precision of every class of a head (L, D), some classes at a time; None where a logit is not finite."""
+    classes = len(weight)
+    width = max(1, _JUDGED // len(features))
+    result = []
+    for start in range(0, classes, width):
+        part = slice(start, min(start + width, classes))
+        logits = torch.empty(len(features), part.stop - part.start, device=weight.device)
+        row = 0
+        for x in features.blocks():
+            torch.addmm(bias[part], x, weight[part].T, out=logits[row : row + len(x)])
+            row += len(x)
+        if not bool(torch.isfinite(logits).all()):
+            return None
+        positive, mask = truth.columns(part)
+        result.append(average_precision(logits, positive, mask=mask))
+    return torch.cat(result)
 
 
 def _train_team(
@@ -639,6 +816,8 @@ def _train_team(
         for start in range(done, task.rows, size):
             clock = task.clock(epoch, start // size, size)
             for group in active:
+                if len(active) == 1:  # several take turns, each with an order of its own
+                    task.features.ahead(group.order[start + size : start + 2 * size])
                 group.step(group.order[start : start + size], clock)
         for group in active:
             group.end_epoch(epoch, judge, patience)

@@ -8,6 +8,8 @@ what one process would have, with no merging.
 import os
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -31,13 +33,13 @@ class Processes:
         """Whether this process writes files and shows progress."""
         return self.rank == 0
 
-    def share(self, total: int) -> list[int]:
+    def share(self, total: int) -> npt.NDArray[np.int64]:
         """The positions of a batch of `total` that this process takes: equal contiguous shares.
 
         Where the batch does not divide, the last shares repeat its last position; `gather` drops the repeats.
         """
         each = -(-total // self.count)
-        return [min(position, total - 1) for position in range(self.rank * each, (self.rank + 1) * each)]
+        return np.minimum(np.arange(self.rank * each, (self.rank + 1) * each), total - 1)
 
     def gather(self, values: Tensor, total: int) -> Tensor:
         """The values of the whole batch from everybody's share, differentiable; repeats are dropped."""

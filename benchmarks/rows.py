@@ -1,0 +1,122 @@
+"""A million rows from a file larger than the memory there is: seconds a row beside those at a tenth of the rows.
+
+    python benchmarks/rows.py                      # 100,000 and 1,000,000 rows of 1,280 float16 features, 2 GiB
+    python benchmarks/rows.py --rows 1000,10000    # smaller, to try it
+
+`spml train` (one epoch), `spml predict` and `spml recover`, each a command of its own in a control group of that
+limit, which counts the page cache too: the file does not fit. Seconds a row are those beyond a run on 1,000 rows,
+which is what it costs to start. The data are synthetic, made in a temporary folder and deleted.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from limited import Used, run
+from record import record
+
+GIB = 2**30
+STAGES = ("train", "predict", "recover")
+
+
+def make(folder: Path, rows: int, dim: int, classes: int, seed: int) -> None:
+    """x.npy, float16: the sum of two classes' directions and noise; y.npy: one of the two classes."""
+    rng = np.random.default_rng(seed)
+    directions = rng.normal(0, 0.3, (classes, dim)).astype(np.float32)
+    matrix = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float16, (rows, dim))
+    single = np.empty(rows, np.int64)
+    for start in range(0, rows, 10_000):
+        part = slice(start, min(start + 10_000, rows))
+        size = part.stop - part.start
+        pair = rng.integers(0, classes, (2, size))
+        noise = rng.standard_normal((size, dim), np.float32)
+        matrix[part] = directions[pair[0]] + directions[pair[1]] + noise
+        single[part] = pair[0]
+    matrix.flush()
+    del matrix
+    np.save(folder / "y.npy", single)
+
+
+def forget(file: Path) -> None:
+    """Let the system drop a file's pages, so that those who read it next pay for them."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def stages(rows: int, options: argparse.Namespace) -> dict[str, Used]:
+    """Each command on so many rows."""
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        make(folder, rows, options.dim, options.classes, options.seed)
+        spml, data = [sys.executable, "-m", "spml"], str(folder / "x.npy")
+        trained = str(folder / "run")
+        sizes = ["--method", options.method, "--epochs", "1", "--batch-size", str(options.batch_size)]
+        commands = {
+            "train": [*spml, "train", data, "--labels", str(folder / "y.npy"), "--out", trained, *sizes],
+            "predict": [*spml, "predict", trained, data, "--out", str(folder / "tags.parquet")],
+            "recover": [*spml, "recover", trained, "--out", str(folder / "labels.parquet")],
+        }
+        used = {}
+        for stage, command in commands.items():
+            forget(folder / "x.npy")
+            used[stage] = run(command, options.limit, options.threads)
+            one = used[stage]
+            print(f"  {rows:>9,} rows, {stage:8}{one.seconds:8.1f} s, {one.busy:.1f} s busy", flush=True)
+        return used
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", default="100000,1000000", help="two sizes")
+    parser.add_argument("--dim", type=int, default=1280)
+    parser.add_argument("--classes", type=int, default=20)
+    parser.add_argument("--method", default="an")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--limit", type=int, default=2 * GIB, help="bytes a command may use")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--folder", type=Path, help="where the temporary files go")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--record", action="store_true", help="append to results/speed.csv")
+    options = parser.parse_args()
+    few, many = (int(part) for part in options.rows.split(","))
+
+    start_up = stages(1000, options)
+    small, large = stages(few, options), stages(many, options)
+    size = many * options.dim * 2
+    print(f"{many:,} rows of {options.dim} float16 = {size / GIB:.2f} GiB, in {options.limit / GIB:.2f} GiB")
+    header = (f"at {few:,}", f"at {many:,}", "ratio", "of busy time", "own GiB", "group GiB")
+    print(f"{'µs a row':9}" + "".join(f"{text:>14}" for text in header))
+    for stage in STAGES:
+        first, used = start_up[stage], large[stage]
+        here, there = (small[stage].seconds - first.seconds) / few, (used.seconds - first.seconds) / many
+        busy_here, busy_there = (small[stage].busy - first.busy) / few, (used.busy - first.busy) / many
+        group = "not limited" if used.group is None else f"{used.group / GIB:.2f}"
+        numbers = f"{1e6 * here:14.1f}{1e6 * there:14.1f}{there / here:14.2f}{busy_there / busy_here:14.2f}"
+        print(f"{stage:9}{numbers}{used.anonymous / GIB:14.2f}{group:>14}")
+        if options.record:
+            record(
+                f"rows {stage}",
+                there,
+                here,
+                f"seconds a row at {few}",
+                options.seed,
+                rows=many,
+                dim=options.dim,
+                classes=options.classes,
+                file_bytes=size,
+                limit_bytes=options.limit,
+                limited="group-with-page-cache" if used.group is not None else "no",
+                own_bytes=used.anonymous,
+                busy_seconds_a_row=f"{busy_there:.3g}",
+                busy_seconds_a_row_at_fewer=f"{busy_here:.3g}",
+                start_up_seconds=f"{first.seconds:.2f}",
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Labels for new rows by blocks: from files, matrices and tables, in one process and on Ray, all alike."""
+
+import io
+import os
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import csv, parquet
+
+from spml.errors import InputError
+from spml.predict import predict_files
+from spml.train.job import TrainJob, train_job
+
+CLASSES = ("blue", "green", "red")
+
+
+def photo(draw: np.random.Generator, channel: int) -> bytes:
+    pixels = draw.integers(0, 60, (16, 16, 3), dtype=np.uint8)
+    pixels[..., channel] += 150
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Photos in folders, and runs on photos and on features."""
+    root = tmp_path_factory.mktemp("bulk")
+    draw = np.random.default_rng(0)
+    for channel, name in enumerate(reversed(CLASSES)):
+        (root / "photos" / name).mkdir(parents=True)
+        for number in range(12):
+            (root / "photos" / name / f"{number}.png").write_bytes(photo(draw, channel))
+    job = TrainJob(str(root / "photos"), model="small", size=16, epochs=2, batch_size=8, device="cpu")
+    train_job(job, root / "on-images", say=lambda text: None, progress=False)
+    single = draw.integers(0, 3, 90)
+    features = (0.3 * draw.normal(size=(90, 5)) + np.eye(5)[single]).astype(np.float32)
+    np.save(root / "x.npy", features)
+    np.save(root / "y.npy", single)
+    job = TrainJob(str(root / "x.npy"), {"labels": str(root / "y.npy")}, epochs=2, batch_size=8, device="cpu")
+    train_job(job, root / "on-features", say=lambda text: None, progress=False)
+    return root
+
+
+@pytest.fixture(scope="module")
+def tables(world):
+    """The photos as a table of paths and as one of bytes; features as a column of lists, with ids and labels."""
+    files = sorted((world / "photos").rglob("*.png"))
+    names = [str(file.relative_to(world)) for file in files]
+    parquet.write_table(
+        pa.table({"image": names, "tag": [file.parent.name for file in files]}), world / "paths.parquet"
+    )
+    data = pa.array([file.read_bytes() for file in files], pa.binary())
+    parquet.write_table(pa.table({"id": names, "picture": data}), world / "bytes.parquet")
+    x, y = np.load(world / "x.npy"), np.load(world / "y.npy")
+    lists = pa.table({"id": [str(row) for row in range(len(x))], "label": y.astype(str), "features": list(x)})
+    parquet.write_table(lists, world / "lists.parquet", row_group_size=17)
+    wide = pa.table({f"f{c}": x[:, c] for c in range(5)})
+    parquet.write_table(wide, world / "wide.parquet")
+    return world
+
+
+def labelled(run, source, out, **options):
+    count = predict_files(run, [source], out, device="cpu", **options)
+    return count, (csv.read_csv if out.suffix == ".csv" else parquet.read_table)(out).to_pylist()
+
+
+def plain(lines, name):
+    return sorted((line[name].split("photos/")[-1], line["label"], line["probability"]) for line in lines)
+
+
+def test_images_from_files_paths_and_bytes_are_labelled_alike(tables, tmp_path):
+    run = tables / "on-images"
+    count, files = labelled(run, tables / "photos", tmp_path / "files.csv")
+    assert count == 36
+    for source in ("paths.parquet", "bytes.parquet"):
+        count, lines = labelled(run, tables / source, tmp_path / "tags.parquet")
+        assert count == 36
+        assert plain(lines, "image") == plain(files, "image")
+
+
+def test_features_from_a_matrix_and_from_tables_are_labelled_alike(tables, tmp_path, monkeypatch):
+    run = tables / "on-features"
+    count, matrix = labelled(run, tables / "x.npy", tmp_path / "matrix.parquet", top=2)
+    assert count == 90
+    assert [line["row"] for line in matrix[:2]] == ["0", "0"]
+    monkeypatch.setattr("spml.predict.FEATURE_ROWS", 16)
+    monkeypatch.setattr("spml.predict._LINES", 50)
+    for source in ("lists.parquet", "wide.parquet", "x.npy"):
+        count, lines = labelled(run, tables / source, tmp_path / "tags.parquet", top=2)
+        assert count == 90
+        assert [(line["row"], line["label"]) for line in lines] == [(line["row"], line["label"]) for line in matrix]
+        assert [line["probability"] for line in lines] == pytest.approx([m["probability"] for m in matrix], abs=2e-6)
+    assert parquet.ParquetFile(tmp_path / "tags.parquet").num_row_groups > 2
+
+
+def test_recovery_of_new_rows_is_that_of_the_training_rows(tables, tmp_path):
+    from spml.recover import recover
+    from spml.train.finished import open_run
+
+    run = tables / "on-features"
+    _, lines = labelled(run, tables / "lists.parquet", tmp_path / "found.parquet", recover=True, label_column="label")
+    recovered = recover(open_run(run))
+    table = recovered.entries
+    assert [int(line["row"]) for line in lines] == table.row.tolist()
+    assert [int(line["label"]) for line in lines] == table.label.tolist()
+    assert [line["observed"] for line in lines] == table.observed.tolist()
+    assert [line["confidence"] for line in lines] == pytest.approx(table.confidence.tolist(), abs=1e-5)
+    _, open_lines = labelled(run, tables / "lists.parquet", tmp_path / "open.parquet", recover=True)
+    assert not any(line["observed"] for line in open_lines)
+
+
+@pytest.mark.parametrize(
+    ("run", "source", "options", "sentence"),
+    [
+        ("on-features", "photos", {}, "trained on features, not on images"),
+        ("on-images", "x.npy", {}, "trained on images, not on features"),
+        ("on-images", "wide.parquet", {}, "none of the columns f0, f1, f2, f3, f4 holds images"),
+        ("on-features", "paths.parquet", {}, "no column names images"),
+        ("on-features", "nothing.parquet", {}, "there is no such file"),
+        ("on-features", "narrow.npy", {}, "was trained on 5 features a row, not 4"),
+        ("on-features", "lists.parquet", {"label_column": "label"}, "only recover uses"),
+        ("on-features", "lists.parquet", {"label_column": "lable", "recover": True}, "did you mean 'label'"),
+        ("on-features", "strange.parquet", {"label_column": "label", "recover": True}, "the label 'cat' is none of"),
+        ("on-features", "ragged.parquet", {}, "differ in length"),
+        ("on-features", "nan.parquet", {}, "row 1 has a feature that is no finite number"),
+    ],
+)
+def test_what_cannot_be_labelled_is_said_and_leaves_no_file(tables, tmp_path, run, source, options, sentence):
+    np.save(tables / "narrow.npy", np.zeros((3, 4), np.float32))
+    parquet.write_table(pa.table({"label": ["cat"], "features": [[0.0] * 5]}), tables / "strange.parquet")
+    parquet.write_table(pa.table({"features": [[0.0] * 5, [0.0] * 4]}), tables / "ragged.parquet")
+    parquet.write_table(pa.table({"features": [[0.0] * 5, [np.nan] * 5]}), tables / "nan.parquet")
+    out = tmp_path / "tags.parquet"
+    with pytest.raises(InputError, match=sentence):
+        predict_files(tables / run, [tables / source], out, device="cpu", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_ray_it_is_said(tables, tmp_path, monkeypatch):
+    from spml.bulk import predict_table
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match="Ray is not installed"):
+        predict_table(tables / "on-features", tables / "lists.parquet", tmp_path / "tags")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    ray = pytest.importorskip("ray", reason="needs the extra ray")
+    pytest.importorskip("ray.data", reason="needs the extra ray")
+    environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}}
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_on_ray_the_lines_are_the_same(tables, tmp_path):
+    from spml.bulk import predict_table
+
+    options = {"recover": True, "label_column": "tag"}
+    _, wanted = labelled(tables / "on-images", tables / "paths.parquet", tmp_path / "one.parquet", **options)
+    out = tmp_path / "many"
+    count = predict_table(tables / "on-images", tables / "paths.parquet", out, device="cpu", **options)
+    lines = parquet.read_table(out).to_pylist()
+    assert count == len(lines) == len(wanted)
+    assert sum(line["observed"] for line in lines) == 36
+    for line, other in zip(lines, wanted, strict=True):
+        assert line == pytest.approx(other, abs=2e-6)
+    with pytest.raises(InputError, match="neither an id nor an image path"):
+        predict_table(tables / "on-features", tables / "wide.parquet", tmp_path / "no", device="cpu")
+    with pytest.raises(InputError, match="is there already"):
+        predict_table(tables / "on-features", tables / "lists.parquet", out, device="cpu")

@@ -1,0 +1,369 @@
+"""Many rows and many classes: what goes by parts gives what it gives whole, and holds no more than a part."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from spml import checks
+from spml.data.features import FeatureStore
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.losses import logit
+from spml.methods import METHODS, Clock, Problem, method
+from spml.methods.base import uniform_per_head
+from spml.metrics import average_precision
+from spml.recover import recover
+from spml.recover.calibrate import expected_f1_thresholds
+from spml.train import linear
+from spml.train.checkpoint import read_tensors
+from spml.train.finished import FinishedRun
+from spml.train.linear import SPLITS, HeadResult, HeadSpec, train_heads
+
+ROWS, DIM, CLASSES = 40, 6, 21
+
+
+def single(rows: int = ROWS, classes: int = CLASSES) -> Labels:
+    index = np.random.default_rng(1).integers(-1, classes, rows)
+    return Labels.from_indices(index, map(str, range(classes)))
+
+
+def full() -> Labels:
+    matrix = np.where(np.random.default_rng(2).random((ROWS, CLASSES)) < 0.2, 1, -1)
+    return Labels.from_matrix(matrix, map(str, range(CLASSES)))
+
+
+@pytest.fixture
+def features() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32)
+
+
+# Classes by parts
+
+
+def heads(features: np.ndarray, names: list[str]) -> list[HeadResult]:
+    specs = [HeadSpec(name, learning_rate=rate, batch_size=16) for name in names for rate in (1e-2, 1e-3)]
+    tables = {"full_labels": full(), "negatives_labels": full()}
+    return train_heads(features, single(), specs, epochs=2, k=2.0, progress=False, **tables)
+
+
+@pytest.mark.parametrize("kind", ["entries", "rows"])
+def test_training_by_parts_is_training_whole(features: np.ndarray, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for name, split in SPLITS.items() if split == kind]
+    whole = heads(features, names)
+    monkeypatch.setattr(linear, "_MANY_ENTRIES", 0)
+    monkeypatch.setattr(linear, "_PART_ENTRIES", 64)  # parts of 4 classes, or of 3 rows
+    seen: set[tuple[int, ...]] = set()
+    objective = linear._Block.objective
+
+    def watched(self, logits, *inputs):
+        seen.add(tuple(logits.shape))
+        return objective(self, logits, *inputs)
+
+    monkeypatch.setattr(linear._Block, "objective", watched)
+    parts = heads(features, names)
+    assert max(b * c for _, b, c in seen) <= 64
+    for one, other in zip(parts, whole, strict=True):
+        torch.testing.assert_close(one.weight, other.weight, atol=2e-5, rtol=0, msg=one.spec.method)
+        torch.testing.assert_close(one.bias, other.bias, atol=2e-5, rtol=0, msg=one.spec.method)
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_an_objective_falls_apart_as_it_is_said_to(name: str) -> None:
+    """At every epoch, whatever the rows and classes: its mean over parts is itself."""
+    made = method(name)
+    table = single() if made.needs.labels == "positives" else full()
+    made.prepare(Problem(table, k=2.0))
+    labels, rows = table.batch(np.arange(ROWS)), torch.arange(ROWS)
+    logits = 2 * torch.randn(ROWS, CLASSES, generator=torch.Generator().manual_seed(0))
+    for epoch in (1, 3, 5):
+        clock = Clock(epoch, 5, 10 * epoch, 50)
+        whole = made.objective(logits, labels, rows, clock)
+        if SPLITS[name] == "entries":
+            cuts = [(slice(None), slice(a, a + 7), 7 / CLASSES) for a in range(0, CLASSES, 7)]
+        else:
+            cuts = [(slice(a, a + 8), slice(None), 8 / ROWS) for a in range(0, ROWS, 8)]
+        parts = [made.objective(logits[r, c], labels[r, c], rows[r], clock) * share for r, c, share in cuts]
+        torch.testing.assert_close(sum(parts), whole, rtol=1e-5, atol=1e-7)
+    assert not made.state_dict()
+
+
+def test_methods_of_the_whole_batch_see_it_whole(features: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not {"epr", "role", "role-16bit", "ll-r", "ll-ct", "ll-cp", "em-apl"} & set(SPLITS)
+    assert set(SPLITS) <= set(METHODS)
+    whole = heads(features, ["epr", "an"])
+    monkeypatch.setattr(linear, "_MANY_ENTRIES", 0)
+    for one, other in zip(heads(features, ["epr", "an"]), whole, strict=True):
+        assert torch.equal(one.weight, other.weight)
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_judging_by_parts_is_judging_whole(
+    features: np.ndarray, unknown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = full()
+    if unknown:
+        matrix = truth.dense().copy()
+        matrix[::3, ::2] = 0
+        truth = Labels.from_matrix(matrix, truth.classes)
+    specs = [HeadSpec("an", learning_rate=rate, batch_size=16) for rate in (1e-2, 1e-3)]
+
+    def trained() -> list[HeadResult]:
+        return train_heads(features, single(), specs, epochs=3, validation=(features, truth), progress=False)
+
+    whole = trained()
+    wanted = average_precision(whole[0].score(features), truth.dense() > 0, mask=truth.dense() != 0)
+    torch.testing.assert_close(whole[0].average_precision(features, truth), wanted, equal_nan=True)
+    monkeypatch.setattr(linear, "_JUDGED", 5 * ROWS)
+    by_parts = trained()
+    for one, other in zip(by_parts, whole, strict=True):
+        assert one.validation == pytest.approx(other.validation)
+        assert one.best_epoch == other.best_epoch
+    torch.testing.assert_close(by_parts[0].average_precision(features, truth), wanted, equal_nan=True)
+    with pytest.raises(InputError, match="the truth is a table of"):
+        whole[0].average_precision(features[:3], truth)
+
+
+# Tables by strips
+
+
+def test_large_tables_are_checked_and_ranked_by_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    scores, truth = draw.random((60, 9), np.float32), (draw.random((60, 9)) < 0.3).astype(np.int8)
+    mask = draw.random((60, 9)) < 0.7
+    wanted = [average_precision(scores, truth), average_precision(scores, truth, mask=mask)]
+    monkeypatch.setattr("spml.metrics.ranking._STRIP", 40)
+    found = [average_precision(scores, truth, memory=1), average_precision(scores, truth, mask=mask)]
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True, rtol=0, atol=0)
+    signed = np.where(truth > 0, 1, -1)
+    torch.testing.assert_close(average_precision(scores, signed), wanted[0], rtol=0, atol=0)
+    signed[50:] = truth[50:]  # each strip is right alone
+    with pytest.raises(InputError, match="hold both -1 and 0"):
+        average_precision(scores, signed)
+    scores[55, 4] = np.nan
+    with pytest.raises(InputError, match="row 55, column 4"):
+        average_precision(scores, truth)
+
+
+# Rows from a file
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int16])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_of_a_mapped_file_are_those_in_memory(tmp_path: Path, dtype: type, order: str) -> None:
+    matrix = np.random.default_rng(0).integers(-99, 99, (700, 33)).astype(dtype, order=order)
+    np.save(tmp_path / "x.npy", matrix)
+    store = FeatureStore(tmp_path / "x.npy")
+    store.check_finite()
+    draw = np.random.default_rng(1)
+    for rows in (draw.permutation(700)[:50], np.arange(100, 300), [5], draw.permutation(700), [699, 0], []):
+        assert torch.equal(store.batch(rows), torch.from_numpy(matrix.astype(np.float32))[rows])
+
+
+def test_rows_asked_for_ahead_are_not_asked_for_again(tmp_path: Path) -> None:
+    matrix = np.arange(8000, dtype=np.float32).reshape(2000, 4)
+    np.save(tmp_path / "x.npy", matrix)
+    store = FeatureStore(tmp_path / "x.npy")
+    asked: list[int] = []
+
+    class Watched:
+        def madvise(self, advice: int, *place: int) -> None:
+            asked.append(advice)
+
+    if store._pages is None or store._pages._map is None:
+        pytest.skip("needs a system that takes advice on mapped files")
+    store._pages._map = Watched()
+    batches = np.random.default_rng(0).permutation(2000).reshape(20, 100)
+    for batch, after in zip(batches, [*batches[1:], batches[0]], strict=True):
+        store.ahead(after)
+        assert torch.equal(store.batch(batch), torch.from_numpy(matrix[batch]))
+    assert len(asked) == 1 + 21 * 100  # once that order is random, and every row once (the first batch twice)
+    FeatureStore(matrix).ahead(batches[0])  # in memory there is nothing to do
+
+
+MEMORY = """
+import re, sys
+from pathlib import Path
+import numpy as np
+
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+def own():
+    return 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+"""
+
+
+def in_child(code: str, *arguments: object) -> list[float]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", MEMORY + code, *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [float(word) for word in done.stdout.split()]
+
+
+@pytest.mark.skipif(not re.match("linux", sys.platform), reason="reads /proc")
+def test_training_and_scoring_a_mapped_file_hold_a_part_of_it(tmp_path: Path) -> None:
+    rows, dim = 400_000, 256
+    matrix = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float16, (rows, dim))
+    for start in range(0, rows, 10_000):
+        matrix[start : start + 10_000] = np.random.default_rng(start).random((10_000, 1)) * np.arange(dim)
+    del matrix
+    code = """
+import torch
+from spml.labels import Labels
+from spml.train import linear
+linear._SMALL = 0
+labels = Labels.from_indices(np.arange(400_000) % 5, map(str, range(5)))
+warm = linear.train_heads(np.zeros((64, 256), np.float32), labels.subset(range(64)), [linear.HeadSpec("an")],
+                          epochs=1, progress=False)
+before, most = own(), 0
+batch = linear.FeatureStore._dense
+def watched(self, rows):
+    global most
+    most = max(most, own())
+    return batch(self, rows)
+linear.FeatureStore._dense = watched
+(head,) = linear.train_heads(sys.argv[1], labels, [linear.HeadSpec("an", batch_size=4096)], epochs=1, progress=False)
+head.average_precision(sys.argv[1], labels)
+print(most - before)
+"""
+    (held,) = in_child(code, tmp_path / "x.npy")
+    assert held < 1.6 * rows * dim  # some blocks; the file has 2 bytes a feature, float32 would have 4
+
+
+@pytest.mark.skipif(not re.match("linux", sys.platform), reason="reads /proc")
+def test_many_classes_train_in_little_more_than_weights_and_moments() -> None:
+    code = """
+from spml.labels import Labels
+from spml.train.linear import HeadSpec, train_heads
+classes, dim, batch = 40_000, 128, 256
+labels = Labels.from_indices(np.arange(batch), map(str, range(classes)))
+x = np.ones((batch, dim), np.float32)
+train_heads(x[:8], labels.subset(range(8)), [HeadSpec("an", batch_size=8)], epochs=1, progress=False)
+Path("/proc/self/clear_refs").write_text("5")
+before = peak()
+train_heads(x, labels, [HeadSpec("an", batch_size=batch)], epochs=2, progress=False)
+print(peak() - before, classes * dim * 4, classes * batch * 4)
+"""
+    held, weights, logits = in_child(code)
+    # Weights, two moments and the result are four; logits whole would be eight and more with all between them.
+    assert held < 4 * weights + 4 * logits
+
+
+# Recovery by rows
+
+
+def test_recovery_by_blocks_is_recovery_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, classes = 300, 8
+    draw = np.random.default_rng(0)
+    probabilities = draw.random((rows, classes)).astype(np.float32)
+    probabilities[::50] = np.nan
+    order = draw.permutation(rows)
+    run = FinishedRun(
+        folder=Path("run"),
+        record={"method": {"name": "an"}},
+        best={},
+        log=[],
+        names=[str(row) for row in range(rows)],
+        labels=single(rows, classes),
+        truth=None,
+        probabilities=probabilities,
+        train=order[:200],
+        validation=order[200:],
+        test=np.zeros(0, np.int64),
+        source={},
+    )
+    whole = recover(run)
+    monkeypatch.setattr("spml.labels.entries._BLOCK", 7 * classes)
+    parts = recover(run)
+    np.testing.assert_allclose(parts.confidences, whole.confidences, rtol=1e-6)
+    np.testing.assert_array_equal(parts.thresholds, whole.thresholds)
+    np.testing.assert_array_equal(parts.thresholds, expected_f1_thresholds(whole.confidences[whole.rows]))
+    for one, other in zip(parts.entries, whole.entries, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+# ROLE without the wall
+
+
+@pytest.mark.parametrize("name", ["role", "role-16bit"])
+@pytest.mark.parametrize("seeds", [3, (3, 4)])
+def test_the_start_of_role_does_not_depend_on_the_blocks_it_is_made_in(
+    name: str, seeds: int | tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem(single(), k=2.0, seeds=seeds)
+    observed = torch.from_numpy(single().dense() > 0)
+    drawn = uniform_per_head(seeds, (ROWS, CLASSES), -logit(0.6), logit(0.6))
+    wanted = torch.where(observed, logit(0.995), drawn)
+    for block in (1 << 22, 3 * CLASSES):
+        monkeypatch.setattr("spml.labels.entries._BLOCK", block)
+        made = method(name)
+        made.prepare(problem)
+        assert torch.equal(made.memory.values, wanted.to(made.memory.values.dtype))
+
+
+# Two hosts
+
+
+def command_line(*words: object) -> None:
+    subprocess.run([*map(str, words)], check=True, capture_output=True)
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[list[str]]]:
+    """What to put before a command to run it on one of two hosts: network namespaces with a cable between them."""
+    names = [f"spml-{os.getpid()}-{side}" for side in "ab"]
+    try:
+        for name in names:
+            command_line("ip", "netns", "add", name)
+        cables = [f"{name[5:]}0" for name in names]
+        command_line("ip", "link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
+        for place, (name, cable) in enumerate(zip(names, cables, strict=True), start=1):
+            command_line("ip", "link", "set", cable, "netns", name)
+            inside = ("ip", "-n", name)
+            command_line(*inside, "link", "set", cable, "name", "cable")
+            command_line(*inside, "address", "add", f"10.83.7.{place}/24", "dev", "cable")
+            command_line(*inside, "link", "set", "cable", "up")
+            command_line(*inside, "link", "set", "lo", "up")
+        yield [["ip", "netns", "exec", name] for name in names]
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"needs the right to make network namespaces ({error})")
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def test_two_hosts_compute_what_one_process_computes(tmp_path: Path, hosts: list[list[str]]) -> None:
+    """Each host has an agent, a network and a disk of its own, and only the first writes the run."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import sys\nfrom pathlib import Path\nfrom spml import checks\nfrom spml.methods import method\n"
+        "checks.tiny_run(lambda: method('epr'), Path(sys.argv[1])).fit()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    environment["GLOO_SOCKET_IFNAME"] = "cable"
+    started = []
+    for rank, before in enumerate(hosts):
+        rendezvous = ["--nnodes=2", f"--node-rank={rank}", "--nproc-per-node=1"]
+        rendezvous += ["--master-addr=10.83.7.1", "--master-port=29400"]
+        folder = tmp_path / f"disk-{rank}"
+        command = [*before, sys.executable, "-m", "torch.distributed.run", *rendezvous, str(script), str(folder)]
+        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+    try:
+        said = [one.communicate(timeout=120)[0].decode() for one in started]
+    finally:
+        for one in started:
+            one.kill()
+    assert [one.returncode for one in started] == [0, 0], "\n".join(said)
+    assert not (tmp_path / "disk-1" / "last.safetensors").exists()
+    checks.tiny_run(lambda: method("epr"), tmp_path / "one").fit()
+    ones, twos = (read_tensors(tmp_path / name / "last.safetensors")[0] for name in ("one", "disk-0"))
+    assert all(torch.allclose(ones[key].double(), twos[key].double(), atol=1e-5) for key in ones)
