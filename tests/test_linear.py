@@ -121,7 +121,9 @@ def assert_same(one: HeadResult, other: HeadResult, tolerance: float = 1e-5) -> 
     torch.testing.assert_close(one.bias, other.bias, atol=tolerance, rtol=0)
     assert one.method_state.keys() == other.method_state.keys()
     for name, value in one.method_state.items():
-        torch.testing.assert_close(value, other.method_state[name], atol=tolerance, rtol=0, equal_nan=True)
+        # In 16 bit a last digit of float32 may round to a neighbour, and the next steps start from there.
+        apart = 1e-3 if value.dtype in (torch.float16, torch.bfloat16) else tolerance
+        torch.testing.assert_close(value, other.method_state[name], atol=apart, rtol=0, equal_nan=True)
 
 
 @pytest.fixture(scope="module")

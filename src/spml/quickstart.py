@@ -23,7 +23,7 @@ from .train.settings import TrainSettings
 
 REFERENCE = "bce"
 SETTINGS = TrainSettings(
-    epochs=6,
+    epochs=7,
     batch_size=64,
     learning_rate=6e-3,
     optimiser="adamw",
