@@ -96,7 +96,7 @@ def _ask_optuna(cell: Cell, seeds: Sequence[int], runner: Runner, options: Optun
     }
 
     def complete() -> list[Any]:
-        return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        return list(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
 
     while (open_trials := options.trials - len(complete())) > 0:
         asked = [study.ask(spaces) for _ in range(min(options.at_once, open_trials))]

@@ -1,9 +1,9 @@
 """Focal loss (Lin et al. 2017) and ASL (Ridnik et al. 2021), unknown labels assumed negative."""
 
 from ..losses import asymmetric, focal
-from .base import loss_method, mean_row
+from .base import MEAN_OF_ENTRIES, MEAN_OF_ROWS, loss_method, mean_row
 
-loss_method("focal", focal, paper="Lin 2017", balance=0.75,  # the α Zhou et al. select, Appendix C
+loss_method("focal", focal, paper="Lin 2017", needs=MEAN_OF_ENTRIES, balance=0.75,  # Zhou et al., Appendix C
             summary="AN that looks away from easy entries.")  # fmt: skip
-loss_method("asl", asymmetric, paper="Ridnik 2021", reduce=mean_row,
+loss_method("asl", asymmetric, paper="Ridnik 2021", needs=MEAN_OF_ROWS, reduce=mean_row,
             summary="AN that looks away from easy negatives and drops the easiest.")  # fmt: skip

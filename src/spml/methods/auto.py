@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ..losses import annotator_choice, entropy
 from ..losses.terms import in_full_precision
-from .base import Clock, Method, Needs, loss_method, mean_row, register
+from .base import MEAN_OF_ROWS, Clock, Method, Needs, loss_method, mean_row, register
 
 PAPER = "spml"
 
-loss_method("annotator", annotator_choice, paper=PAPER, reduce=mean_row,
+loss_method("annotator", annotator_choice, paper=PAPER, needs=MEAN_OF_ROWS, reduce=mean_row,
             summary="How likely the named label was, if each present one is named as readily.")  # fmt: skip
 
 
@@ -29,7 +29,7 @@ class Auto(Method):
     name = "auto"
     paper = PAPER
     summary = "The default: how likely the named label was, and unknown labels kept in doubt."
-    needs: ClassVar[Needs] = Needs()
+    needs: ClassVar[Needs] = MEAN_OF_ROWS
 
     @dataclass(frozen=True)
     class Settings:

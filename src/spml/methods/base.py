@@ -42,6 +42,10 @@ class Needs:
     geometry: bool = False  # which part of the image each view shows
     epoch_predictions: bool = False  # probabilities for all training rows at the end of each epoch
     grows_with_rows: bool = False  # the cost of a step grows with the number of training rows
+    splits: Literal["entries", "rows"] | None = None  # the objective is a mean of entries, or of rows looked at whole
+
+
+MEAN_OF_ENTRIES, MEAN_OF_ROWS = Needs(splits="entries"), Needs(splits="rows")
 
 
 @dataclass(frozen=True)

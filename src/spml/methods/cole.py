@@ -22,25 +22,37 @@ from ..losses import (
 )
 from ..losses.terms import in_full_precision, soft_term
 from ..memory import RowMemory
-from .base import Clock, Method, Needs, Problem, loss_method, mean_entry, mean_row, register, uniform_per_head
+from .base import (
+    MEAN_OF_ENTRIES,
+    MEAN_OF_ROWS,
+    Clock,
+    Method,
+    Needs,
+    Problem,
+    loss_method,
+    mean_entry,
+    mean_row,
+    register,
+    uniform_per_head,
+)
 
 PAPER = "Cole 2021"
 
-loss_method("bce", ignore_unobserved, paper=PAPER, needs=Needs(labels="full"),
+loss_method("bce", ignore_unobserved, paper=PAPER, needs=Needs(labels="full", splits="entries"),
             summary="Cross-entropy on full labels: the upper reference.")  # fmt: skip
-loss_method("bce-ls", smoothed_bce, paper=PAPER, needs=Needs(labels="full"),
+loss_method("bce-ls", smoothed_bce, paper=PAPER, needs=Needs(labels="full", splits="entries"),
             summary="Cross-entropy on full labels with label smoothing.")  # fmt: skip
-loss_method("iu", ignore_unobserved, paper=PAPER, needs=Needs(labels="negatives"),
+loss_method("iu", ignore_unobserved, paper=PAPER, needs=Needs(labels="negatives", splits="entries"),
             summary="Known labels only; needs some known negatives.")  # fmt: skip
-loss_method("iun", ignore_unobserved, paper=PAPER, needs=Needs(labels="negatives"),
+loss_method("iun", ignore_unobserved, paper=PAPER, needs=Needs(labels="negatives", splits="entries"),
             summary="One positive and all true negatives: a reference, not for users.")  # fmt: skip
-loss_method("an", assume_negative, paper=PAPER,
+loss_method("an", assume_negative, paper=PAPER, needs=MEAN_OF_ENTRIES,
             summary="Everything unknown is negative: the baseline.")  # fmt: skip
-loss_method("an-ls", smoothed_assume_negative, paper=PAPER,
+loss_method("an-ls", smoothed_assume_negative, paper=PAPER, needs=MEAN_OF_ENTRIES,
             summary="AN with label smoothing.")  # fmt: skip
-loss_method("wan", weak_assume_negative, paper=PAPER,
+loss_method("wan", weak_assume_negative, paper=PAPER, needs=MEAN_OF_ROWS,
             summary="AN with all assumed negatives together as heavy as the one positive.")  # fmt: skip
-loss_method("pr", pairwise_ranking, paper=PAPER, reduce=mean_row,
+loss_method("pr", pairwise_ranking, paper=PAPER, needs=MEAN_OF_ROWS, reduce=mean_row,
             summary="Every positive above every other label (pairwise ranking).")  # fmt: skip
 # The paper's tables come from code that divides the positive term by L; so does the method (not the loss).
 loss_method("epr", expected_positive, paper=PAPER, needs=Needs(k=True), divide_by_classes=True,

@@ -32,7 +32,7 @@ class Plc(Method):
     name = "plc"
     paper = PAPER
     summary = "AN, and what a weak view is sure of is taught to a strong view."
-    needs: ClassVar[Needs] = Needs(views=("weak", "strong"))
+    needs: ClassVar[Needs] = Needs(views=("weak", "strong"), splits="rows")
     Settings = PlcSettings  # type: ignore[assignment]
     settings: PlcSettings
 

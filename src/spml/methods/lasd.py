@@ -11,11 +11,11 @@ from ..losses import (
     negative_leverage_of,
     view_consistency,
 )
-from .base import Batch, Clock, Method, Model, Needs, Problem, loss_method, mean_row, register
+from .base import MEAN_OF_ROWS, Batch, Clock, Method, Model, Needs, Problem, loss_method, mean_row, register
 
 PAPER = "LASD"
 
-loss_method("las", leveraged_asymmetric, paper=PAPER, reduce=mean_row,
+loss_method("las", leveraged_asymmetric, paper=PAPER, needs=MEAN_OF_ROWS, reduce=mean_row,
             summary="ASL with its assumed negatives leveraged down.")  # fmt: skip
 
 
@@ -30,7 +30,7 @@ class Lasd(Method):
     name = "lasd"
     paper = PAPER
     summary = "Confident unknowns count as positives, the rest as weak negatives; three views must agree."
-    needs: ClassVar[Needs] = Needs(views=("weak", "strong", "strong"))
+    needs: ClassVar[Needs] = Needs(views=("weak", "strong", "strong"), splits="rows")
 
     @dataclass(frozen=True)
     class Settings:

@@ -1,13 +1,13 @@
 """Past the four papers: SPLC and Hill (Zhang et al. 2021), GR (Chen et al. 2024), BoostLU (Kim et al. 2023)."""
 
 from ..losses import generalised_robust, hill, large_loss_rejection, self_paced_correction
-from .base import Needs, loss_method, mean_row
+from .base import MEAN_OF_ENTRIES, MEAN_OF_ROWS, Needs, loss_method, mean_row
 
-loss_method("splc", self_paced_correction, paper="Zhang 2021", reduce=mean_row,
+loss_method("splc", self_paced_correction, paper="Zhang 2021", needs=MEAN_OF_ROWS, reduce=mean_row,
             summary="Confident unknowns become positives from the second epoch on.")  # fmt: skip
-loss_method("hill", hill, paper="Zhang 2021", reduce=mean_row,
+loss_method("hill", hill, paper="Zhang 2021", needs=MEAN_OF_ROWS, reduce=mean_row,
             summary="Assumed negatives that are predicted very high are left alone.")  # fmt: skip
-loss_method("gr", generalised_robust, paper="Chen 2024",
+loss_method("gr", generalised_robust, paper="Chen 2024", needs=MEAN_OF_ENTRIES,
             summary="Each unknown label is part positive, part negative, as its prediction says.")  # fmt: skip
 loss_method("boostlu", large_loss_rejection, paper="Kim 2023", needs=Needs(head="cam"),
             summary="LL-R on class maps whose positive activations are boosted five times.")  # fmt: skip

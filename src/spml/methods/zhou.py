@@ -16,16 +16,18 @@ from ..losses import (
     negative_smoothed,
 )
 from ..memory import RowMemory
-from .base import Clock, Method, Needs, Problem, loss_method, mean_entry, register
+from .base import MEAN_OF_ENTRIES, Clock, Method, Needs, Problem, loss_method, mean_entry, register
 
 PAPER = "Zhou 2022"
 
-loss_method("em", entropy_maximisation, paper=PAPER,
+loss_method("em", entropy_maximisation, paper=PAPER, needs=MEAN_OF_ENTRIES,
             summary="Unknown labels are kept uncertain: their entropy is maximised.")  # fmt: skip
-loss_method("entmin", entropy_minimisation, paper=PAPER,
+loss_method("entmin", entropy_minimisation, paper=PAPER, needs=MEAN_OF_ENTRIES,
             summary="Unknown labels are made certain: their entropy is minimised (a negative result).")  # fmt: skip
-loss_method("dw", down_weighted, paper=PAPER, summary="AN with assumed negatives at a tenth of their weight.")
-loss_method("n-ls", negative_smoothed, paper=PAPER, summary="AN with only the assumed negatives smoothed.")
+loss_method("dw", down_weighted, paper=PAPER, needs=MEAN_OF_ENTRIES,
+            summary="AN with assumed negatives at a tenth of their weight.")  # fmt: skip
+loss_method("n-ls", negative_smoothed, paper=PAPER, needs=MEAN_OF_ENTRIES,
+            summary="AN with only the assumed negatives smoothed.")  # fmt: skip
 
 
 @register

@@ -29,17 +29,6 @@ from ..metrics import average_precision
 Truth = Labels | Tensor | npt.NDArray[Any]
 Selection = Literal["map"] | Callable[[Tensor, Tensor], float]
 
-SPLITS: dict[str, Literal["entries", "rows"]] = {
-    **dict.fromkeys(("bce", "bce-ls", "iu", "iun", "an", "an-ls"), "entries"),
-    **dict.fromkeys(("em", "entmin", "dw", "n-ls", "focal", "gr"), "entries"),
-    **dict.fromkeys(("wan", "pr", "asl", "las", "lasd", "splc", "hill", "annotator", "auto", "plc"), "rows"),
-}
-"""How a method's objective falls apart, where a batch has many classes: into a mean of its entries, or of its rows.
-
-A method of neither kind (EPR, ROLE, large loss: all look at the whole batch) sees it whole, however large. One's own
-method goes by parts once it is entered here.
-"""
-
 _BLOCK = 2**22  # features handed out at one time when all rows are scored
 _SMALL = 2**28  # bytes up to which features and label tables are copied into one matrix, whose batches are quick
 _SMALL_STEP = 2**27  # products of weights and features in a step up to which one CPU thread computes it
@@ -577,7 +566,7 @@ class _Group:
         Not on a GPU: there memory is not what many classes lack first, and a step is recorded as one graph.
         """
         many = self.weight[..., 0].numel() * self.batch_size > _MANY_ENTRIES
-        fitting = (block.method.name in SPLITS and not block.has_penalty for block in self.blocks)
+        fitting = (block.method.needs.splits is not None and not block.has_penalty for block in self.blocks)
         return self.task.device.type == "cpu" and many and all(fitting)
 
     def _step_by_parts(self, adam: _PartwiseAdam, x: Tensor, rows: Tensor, clock: Clock) -> None:
@@ -593,7 +582,7 @@ class _Group:
             for head in by_method[block.heads]:
                 weight, bias = self.weight[head], self.bias[head]
                 whole: Tensor | None = None
-                if SPLITS[block.method.name] == "rows":
+                if block.method.needs.splits == "rows":
                     whole = _gradient_by_rows(block, torch.addmm(bias, x, weight.T), known, rows, clock)
                 for part in parts:
                     if whole is None:

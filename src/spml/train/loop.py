@@ -184,6 +184,9 @@ class Run:
         self.stale = 0  # epochs since the best
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self._interrupted = interrupted or threading.Event()  # set: end after the current step, with a checkpoint
+        # A mean over rows is the mean of the processes' own: nothing has to be gathered for it.
+        single = type(method).loss is Method.loss
+        self._by_rows = self.processes.count > 1 and single and method.needs.splits is not None
         self._graph = (
             StepGraph(lambda batch, clock: self._optimise(batch, clock, True), self.device) if self._fixed() else None
         )
@@ -248,7 +251,17 @@ class Run:
         return Batch(rows, labels, tuple(made), tuple(drawn))
 
     def _loss(self, batch: Batch, clock: Clock) -> Tensor:
+        """The loss of the whole batch, or where it is a mean over rows this process's part of it."""
         total = len(batch.rows)
+        if self._by_rows:
+            share = self.processes.share(total)
+            own = max(self.processes.own(total), 1)
+            rows = torch.from_numpy(share[:own]).to(self.device)
+            logits = self.classifier(batch.views[0]).logits[:own]
+            loss = self.method.objective(logits, batch.labels[rows], batch.rows[rows], clock)
+            loss = loss * (self.processes.own(total) * self.processes.count / total)
+            penalty = self.method.penalty(self.classifier.parameters())
+            return loss if penalty is None else loss + penalty
 
         def model(view: Tensor) -> Gathered:
             outputs = self.classifier(view.contiguous(memory_format=torch.channels_last) if view.dim() == 4 else view)
@@ -264,7 +277,7 @@ class Run:
         with self._autocast():
             loss = self._loss(batch, clock)
         (loss / self.settings.accumulate).backward()
-        self.loss_sum += loss.detach()
+        self.loss_sum += self.processes.mean(loss.detach()) if self._by_rows else loss.detach()
         if not move:
             return
         # Only the classifier's gradients differ between processes: the method's are those of the whole batch.

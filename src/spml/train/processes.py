@@ -2,7 +2,8 @@
 
 Each process runs its share of a batch through the network, then all of them hold the outputs of the whole batch and
 compute the same loss on it. Losses over a batch (EPR, large loss), what is remembered per row, and queues are thus
-what one process would have, with no merging.
+what one process would have, with no merging. A loss that is a mean over rows needs none of that: every process
+computes that of its own rows.
 """
 
 import os
@@ -41,6 +42,11 @@ class Processes:
         each = -(-total // self.count)
         return np.minimum(np.arange(self.rank * each, (self.rank + 1) * each), total - 1)
 
+    def own(self, total: int) -> int:
+        """How many positions of `share` are no repeats."""
+        each = -(-total // self.count)
+        return max(0, min(each, total - self.rank * each))
+
     def gather(self, values: Tensor, total: int) -> Tensor:
         """The values of the whole batch from everybody's share, differentiable; repeats are dropped."""
         if self.count == 1:
@@ -60,6 +66,14 @@ class Processes:
         flat /= self.count
         for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
+
+    def mean(self, value: Tensor) -> Tensor:
+        """A number's mean over the processes."""
+        if self.count > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+            value /= self.count
+        return value
 
     def synchronise(self, tensors: list[Tensor]) -> None:
         """Everybody takes the first process's values (network buffers such as running means)."""
