@@ -275,3 +275,11 @@ def test_lasd_leverage_follows_k():
     made = prepared("lasd", table())
     assert made.negative_leverage == pytest.approx((1 + 0.1 * 0.5) / (4 - 1.5))
     assert method("lasd", consistency_weight=0.0).needs.views == ("weak",)
+
+
+def test_a_false_claim_about_parts_is_found():
+    class Claims(METHODS["epr"]):
+        needs = Needs(k=True, splits="rows")
+
+    with pytest.raises(AssertionError, match="is no mean over rows"):
+        checks.check_splits(Claims)

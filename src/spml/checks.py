@@ -279,6 +279,25 @@ def check_truth_closed(make: Make) -> None:
     assert all(value is examples.labels for value in held), f"{made.name} holds labels it was not given"
 
 
+def check_splits(make: Make) -> None:
+    """What `needs.splits` says: the objective is the mean of itself over rows, or over single columns."""
+    made = make()
+    if made.needs.splits is None:
+        return
+    examples = tiny_examples(made)
+    made = _prepared(make, examples.labels)
+    rows = torch.arange(len(examples.labels))
+    labels = examples.labels.batch(rows.numpy())
+    logits = 2 * torch.randn(labels.shape, generator=torch.Generator().manual_seed(0))
+    whole = made.objective(logits, labels, rows, _late())
+    parts = [made.objective(logits[[row]], labels[[row]], rows[[row]], _late()) for row in rows.tolist()]
+    if made.needs.splits == "entries":
+        columns = range(labels.shape[1])
+        parts = [made.objective(logits[:, [c]], labels[:, [c]], rows, _late()) for c in columns]
+    close = torch.allclose(torch.stack(parts).mean(), whole, rtol=1e-4, atol=1e-6)
+    assert close, f"the objective of {made.name} is no mean over {made.needs.splits}"
+
+
 def check_method(make: Make | str) -> None:
     """All contracts but the one that needs two processes (6: see `check_two_processes`)."""
     if isinstance(make, str):
@@ -291,6 +310,7 @@ def check_method(make: Make | str) -> None:
     check_resume(make)
     check_odd_batches(make)
     check_cost(make)
+    check_splits(make)
 
 
 def check_two_processes(names: list[str], port: int = 29511) -> None:
