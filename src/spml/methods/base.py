@@ -86,6 +86,7 @@ class Batch:
     labels: Tensor
     views: tuple[Tensor, ...]
     geometry: tuple[Geometry, ...] = field(default=())
+    weight: float = 1.0  # of a process that computes the loss of its own rows: their number over that of an even share
 
 
 class Outputs(Protocol):

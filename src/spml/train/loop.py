@@ -183,6 +183,7 @@ class Run:
         self.best: dict[str, Any] = {"score": None, "epoch": 0, "weights": "raw"}
         self.stale = 0  # epochs since the best
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.own_loss = torch.zeros((), device=self.device)  # this process's, until the next transfer
         self._interrupted = interrupted or threading.Event()  # set: end after the current step, with a checkpoint
         # A mean over rows is the mean of the processes' own: nothing has to be gathered for it.
         single = type(method).loss is Method.loss
@@ -234,32 +235,32 @@ class Run:
         return np.random.default_rng(step_seed(self.settings.seed, epoch, 0)).permutation(len(self.training.rows))
 
     def _batch(self, positions: np.ndarray) -> Batch:
-        """The views of this process's share, the rows and labels of all."""
+        """The views of this process's share, the rows and labels of all, or of the share if the loss asks no more."""
         share = positions[self.processes.share(len(positions))]
+        known, weight = positions, 1.0
+        if self._by_rows:
+            own = self.processes.own(len(positions))
+            known, weight = share[: max(own, 1)], own * self.processes.count / len(positions)
         pixels = self.training.store.batch(self.training.rows[share]).to(self.device, non_blocking=True)
-        rows = torch.from_numpy(positions).to(self.device, non_blocking=True)
-        labels = self.training.labels.batch(positions, self.device)
+        rows = torch.from_numpy(known).to(self.device, non_blocking=True)
+        labels = self.training.labels.batch(known, self.device)
         kinds = self.method.needs.views
         if pixels.dim() == 2:  # features have no views
-            return Batch(rows, labels, (pixels,) * len(kinds))
+            return Batch(rows, labels, (pixels,) * len(kinds), weight=weight)
         drawn, made = [], []
         for stream, kind in enumerate(kinds):
             generator = torch.Generator().manual_seed(step_seed(self.settings.seed, self.step, 1 + stream))
             parameters = views.draw(kind, len(positions), self.settings.views, generator)
             drawn.append(parameters)
             made.append(views.apply(pixels, parameters.take(self.processes.share(len(positions)))))
-        return Batch(rows, labels, tuple(made), tuple(drawn))
+        return Batch(rows, labels, tuple(made), tuple(drawn), weight)
 
     def _loss(self, batch: Batch, clock: Clock) -> Tensor:
         """The loss of the whole batch, or where it is a mean over rows this process's part of it."""
-        total = len(batch.rows)
+        total = len(batch.rows)  # of all processes, or this one's own
         if self._by_rows:
-            share = self.processes.share(total)
-            own = max(self.processes.own(total), 1)
-            rows = torch.from_numpy(share[:own]).to(self.device)
-            logits = self.classifier(batch.views[0]).logits[:own]
-            loss = self.method.objective(logits, batch.labels[rows], batch.rows[rows], clock)
-            loss = loss * (self.processes.own(total) * self.processes.count / total)
+            logits = self.classifier(batch.views[0]).logits[:total]
+            loss = self.method.objective(logits, batch.labels, batch.rows, clock) * batch.weight
             penalty = self.method.penalty(self.classifier.parameters())
             return loss if penalty is None else loss + penalty
 
@@ -277,11 +278,18 @@ class Run:
         with self._autocast():
             loss = self._loss(batch, clock)
         (loss / self.settings.accumulate).backward()
-        self.loss_sum += self.processes.mean(loss.detach()) if self._by_rows else loss.detach()
+        own_loss = self.own_loss if self._by_rows else self.loss_sum
+        own_loss += loss.detach()
         if not move:
             return
         # Only the classifier's gradients differ between processes: the method's are those of the whole batch.
-        self.processes.average_gradients(list(self.classifier.parameters()))
+        gradients = [p.grad for p in self.classifier.parameters() if p.grad is not None]
+        if self._by_rows:
+            self.processes.average([*gradients, self.own_loss])
+            self.loss_sum += self.own_loss
+            self.own_loss.zero_()
+        else:
+            self.processes.average(gradients)
         if self.settings.clip is not None:
             nn.utils.clip_grad_norm_(self.classifier.parameters(), self.settings.clip)
         self.optimiser.step()

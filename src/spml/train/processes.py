@@ -6,6 +6,7 @@ what one process would have, with no merging. A loss that is a mean over rows ne
 computes that of its own rows.
 """
 
+import atexit
 import os
 from typing import Any
 
@@ -28,6 +29,7 @@ class Processes:
         """Join the group torchrun announced."""
         if self.count > 1 and not dist.is_initialized():
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+            atexit.register(_leave)  # a process that just ends now and then aborts in gloo's threads
 
     @property
     def first(self) -> bool:
@@ -54,26 +56,15 @@ class Processes:
         gathered: Tensor = _Gather.apply(values.contiguous(), self)
         return gathered[:total]
 
-    def average_gradients(self, parameters: list[Tensor]) -> None:
-        """Replace every gradient by its mean over the processes, in one transfer."""
-        if self.count == 1:
+    def average(self, tensors: list[Tensor]) -> None:
+        """Replace every tensor by its mean over the processes, in one transfer."""
+        if self.count == 1 or not tensors:
             return
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        if not gradients:
-            return
-        flat = torch.cat([g.flatten() for g in gradients])
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
         dist.all_reduce(flat)
         flat /= self.count
-        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(part.view_as(gradient))
-
-    def mean(self, value: Tensor) -> Tensor:
-        """A number's mean over the processes."""
-        if self.count > 1:
-            value = value.clone()
-            dist.all_reduce(value)
-            value /= self.count
-        return value
+        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
 
     def synchronise(self, tensors: list[Tensor]) -> None:
         """Everybody takes the first process's values (network buffers such as running means)."""
@@ -85,6 +76,11 @@ class Processes:
         """Until everybody is here."""
         if self.count > 1:
             dist.barrier()
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 class _Gather(torch.autograd.Function):
