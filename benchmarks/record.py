@@ -1,14 +1,13 @@
 """One row a measurement in results/speed.csv: both sides, and the command, commit, hardware and seed behind them."""
 
 import csv
-import os
-import platform
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
-import torch
+from spml.bench.origin import commit, hardware
+
+__all__ = ["SPEED", "command", "commit", "hardware", "record"]
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEED = ROOT / "results" / "speed.csv"
@@ -64,30 +63,3 @@ def command() -> str:
     script = Path(sys.argv[0]).resolve()
     name = script.relative_to(ROOT) if script.is_relative_to(ROOT) else Path(script.name)
     return shlex.join(["python", str(name), *sys.argv[1:]])
-
-
-def commit() -> str:
-    """The short commit of the checkout, with + where files differ from it; 'unknown' without git."""
-    try:
-        short = _git("rev-parse", "--short", "HEAD")
-        return short + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def hardware(device: str = "cpu") -> str:
-    """The GPU's name, or the CPU's model and the cores this process may use."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_name(torch.device(device))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":", 1)[1] for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = " ".join(names[0].split()) if names else model
-    return f"{model}, {cores} cores"

@@ -15,7 +15,7 @@ import torch
 from pyarrow import dataset
 
 from .errors import InputError
-from .predict import FEATURE_ROWS, IMAGE_ROWS, Block, Labeller, TableRows
+from .predict import FEATURE_ROWS, IMAGE_ROWS, Block, Labeller, TableRows, check_label_column
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -45,8 +45,7 @@ def predict_table(
         raise InputError(f"{out} is there already: name a folder that is not")
     if not table.exists():
         raise InputError(f"{table}: there is no such file or folder")
-    if label_column is not None and not recover:
-        raise InputError("a label column is what is known of the rows, which only recover uses: ask for it too")
+    check_label_column(label_column, recover)
     run, table, out = run.resolve(), table.resolve(), out.resolve()
     options: dict[str, Any] = {"threshold": threshold, "top": top, "recover": recover, "device": device}
     label = Labeller(run, **options)  # here as well, so that what is wrong with the run is said at once

@@ -146,7 +146,7 @@ def predict(
     else:
         from .predict import predict_files
 
-        count = predict_files(run, inputs, out, device=device, **options)
+        count = predict_files(run, inputs, out, device=device, progress=True, **options)
     rows = "rows" if inputs[0].suffix in (".npy", ".parquet", ".pq") else "images"
     typer.echo(f"{count} {rows} labelled: {out}")
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 from pyarrow import compute, csv, parquet
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
 from .data import columns
@@ -52,6 +53,7 @@ def predict_files(
     device: str = "auto",
     recover: bool = False,
     label_column: str | None = None,
+    progress: bool = False,
 ) -> int:
     """Write the labels of all inputs; returns how many rows there were.
 
@@ -61,15 +63,21 @@ def predict_files(
     """
     if out.suffix not in FORMATS:
         raise InputError(f"{out}: the file must end in {', '.join(FORMATS)}")
+    check_label_column(label_column, recover)
+    label = Labeller(run, threshold=threshold, top=top, device=device, recover=recover)
+    count, parts = blocks(inputs, label, label_column)
+    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*shown, disable=not progress) as bar, _writer(out, label.schema) as write:
+        task = bar.add_task("rows", total=count)
+        for block in parts:
+            write(label(block))
+            bar.advance(task, len(block.names))
+    return count
+
+
+def check_label_column(label_column: str | None, recover: bool) -> None:
     if label_column is not None and not recover:
         raise InputError("a label column is what is known of the rows, which only recover uses: ask for it too")
-    label = Labeller(run, threshold=threshold, top=top, device=device, recover=recover)
-    count = 0
-    with _writer(out, label.schema) as write:
-        for block in blocks(inputs, label, label_column):
-            write(label(block))
-            count += len(block.names)
-    return count
 
 
 class Labeller:
@@ -149,8 +157,12 @@ class Labeller:
         return known
 
 
-def blocks(inputs: Sequence[Path], label: Labeller, label_column: str | None = None) -> Iterator[Block]:
-    """The rows of the inputs, a block at a time."""
+Rows = tuple[int, Iterator[Block]]
+"""How many rows there are, and they themselves, a block at a time."""
+
+
+def blocks(inputs: Sequence[Path], label: Labeller, label_column: str | None = None) -> Rows:
+    """The rows of the inputs."""
     suffixes = {path.suffix.lower() for path in inputs}
     if suffixes & {".npy", ".parquet", ".pq"}:
         if len(inputs) > 1:
@@ -161,31 +173,41 @@ def blocks(inputs: Sequence[Path], label: Labeller, label_column: str | None = N
     return _of_images(list_images(inputs), label.image_size)
 
 
-def _of_images(files: list[Path], size: int) -> Iterator[Block]:
+def _of_images(files: list[Path], size: int) -> Rows:
     store = ImageStore(files, size, cache_limit=0)
-    for start in range(0, len(files), IMAGE_ROWS):
+
+    def block(start: int) -> Block:
         part = files[start : start + IMAGE_ROWS]
-        yield Block([str(file) for file in part], store.batch(np.arange(start, start + len(part))))
+        return Block([str(file) for file in part], store.batch(np.arange(start, start + len(part))))
+
+    return len(files), map(block, range(0, len(files), IMAGE_ROWS))
 
 
-def _of_matrix(path: Path, label: Labeller) -> Iterator[Block]:
+def _of_matrix(path: Path, label: Labeller) -> Rows:
     if label.image_size is not None:
         raise InputError(f"{label.run} was trained on images, not on features: {path} cannot be labelled by it")
     store = FeatureStore(path)
-    for start in range(0, len(store), FEATURE_ROWS):
+
+    def block(start: int) -> Block:
         rows = np.arange(start, min(start + FEATURE_ROWS, len(store)))
-        yield Block([str(row) for row in rows], store.batch(rows))
+        return Block([str(row) for row in rows], store.batch(rows))
+
+    return len(store), map(block, range(0, len(store), FEATURE_ROWS))
 
 
-def _of_table(path: Path, label: Labeller, label_column: str | None) -> Iterator[Block]:
+def _of_table(path: Path, label: Labeller, label_column: str | None) -> Rows:
     if not path.exists():
         raise InputError(f"{path}: there is no such file")
     file = parquet.ParquetFile(path)
     reader = TableRows(path, file.schema_arrow, label.image_size, label_column)
-    start = 0
-    for batch in file.iter_batches(IMAGE_ROWS if label.image_size else FEATURE_ROWS, columns=reader.columns):
-        yield reader.block(pa.Table.from_batches([batch]), start)
-        start += batch.num_rows
+
+    def parts() -> Iterator[Block]:
+        start = 0
+        for batch in file.iter_batches(IMAGE_ROWS if label.image_size else FEATURE_ROWS, columns=reader.columns):
+            yield reader.block(pa.Table.from_batches([batch]), start)
+            start += batch.num_rows
+
+    return file.metadata.num_rows, parts()
 
 
 class TableRows:

@@ -37,7 +37,7 @@ def commit() -> str:
         return "unknown"
 
 
-def hardware(device: str) -> str:
+def hardware(device: str = "cpu") -> str:
     """The GPU's name, or the CPU's model and the cores this process may use."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(torch.device(device))
