@@ -236,7 +236,9 @@ def _held_out(all_groups: Sequence[Group]) -> Html | None:
         x_label="epoch",
         y_label="score",
         whole_x=True,
-        note="On rows kept back from training; the better of the model and its average. Bands: one standard deviation.",
+        note="On rows kept back from training; the better of the model and its average. Bands: one standard deviation. "
+        "Where these rows have one label each, this compares epochs, not methods: predicting just what was named "
+        "scores best.",
     )
 
 
