@@ -138,9 +138,9 @@ def tail(logits: Tensor) -> Tensor:
     return exp(-logits.abs())
 
 
-def _inverse_of_one_more(x: Tensor) -> Tensor:
-    """1 / (1 + x) for x ≥ 0: division is five instructions of a GPU, a reciprocal root is one."""
-    return torch.rsqrt(1 + x).square()
+def inverse(x: Tensor) -> Tensor:
+    """1 / x for x > 0: division is five instructions of a GPU, a reciprocal root is one."""
+    return torch.rsqrt(x).square() if torch.compiler.is_compiling() else 1 / x
 
 
 def sigmoid(signed: Tensor, logits: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ def sigmoid(signed: Tensor, logits: Tensor) -> Tensor:
     if not torch.compiler.is_compiling():
         return torch.sigmoid(signed)
     e = tail(logits)
-    near = _inverse_of_one_more(e)
+    near = inverse(1 + e)
     return torch.where(signed >= 0, near, e * near)
 
 
@@ -281,7 +281,7 @@ def _focal_slope(
         return torch.where(positive, -slope(for_positive), slope(for_negative))
     # Below the shift the term is constant: a harmless 0.5 keeps the unused branch finite.
     shifted, rest = torch.where(q > shift, q - shift, 0.5), right + shift
-    pull = shifted / rest
+    pull = shifted * inverse(rest)
     if not (detach or for_negative == 0):
         pull = pull - for_negative * log(rest)
     negative = torch.where(q > shift, shifted ** (for_negative - 1) * pull * (q * right), 0.0)

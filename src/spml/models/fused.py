@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -19,79 +19,88 @@ import triton.language as tl
 from torch import Tensor, nn
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own way to run kernels without a GPU
-ENTRIES = 4096  # of a tile
-MOST_PARTS = 256  # rows are summed in at most this many parts, which the last of them adds up
+ENTRIES = 8192  # of a tile
+WARPS = 8  # that work on a tile
+PROGRAMS = 400  # that sum at a time, about three for each multiprocessor of a large GPU
 
 
 @triton.jit
-def _tile(row, column, rows, columns):
-    """Offsets and mask of a tile of a (rows, columns) matrix."""
-    inside = (row < rows)[:, None] & (column < columns)[None, :]
-    return row.to(tl.int64)[:, None] * columns + column[None, :], inside
+def _columns(units, MULTIPLE: tl.constexpr, WIDTH: tl.constexpr, block):
+    """How many columns there are, those of this block, and which of them exist.
+
+    A number times a constant: Triton sees that a row's start is aligned, and loads 16 bytes at a time.
+    """
+    columns = units * MULTIPLE
+    column = block * WIDTH + tl.arange(0, WIDTH)
+    return columns, column, column < columns
 
 
 @triton.jit
-def _add_parts(partial, parts, column, columns, SOME: tl.constexpr, WIDTH: tl.constexpr):
+def _add_parts(partial, parts, column, columns, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     """The sum over the parts of two numbers a column, in a fixed order."""
-    first = tl.zeros((WIDTH,), tl.float32)
-    second = tl.zeros((WIDTH,), tl.float32)
-    for start in range(0, parts, SOME):
-        part = start + tl.arange(0, SOME)
+    first = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    second = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    for start in range(0, parts, HEIGHT):
+        part = start + tl.arange(0, HEIGHT)
         mask = (part < parts)[:, None] & (column < columns)[None, :]
         at = partial + part[:, None] * 2 * columns + column[None, :]
         # written by other programs: from beyond this multiprocessor's own cache
-        first += tl.sum(tl.load(at, mask, 0.0, cache_modifier=".cg"), 0)
-        second += tl.sum(tl.load(at + columns, mask, 0.0, cache_modifier=".cg"), 0)
-    return first, second
+        first += tl.load(at, mask, 0.0, cache_modifier=".cg")
+        second += tl.load(at + columns, mask, 0.0, cache_modifier=".cg")
+    return tl.sum(first, 0), tl.sum(second, 0)
 
 
-@triton.jit(do_not_specialize=["rows", "columns", "parts", "each"])
+@triton.jit(do_not_specialize=["rows", "units", "parts", "each"])
 def _statistics(
-    x, partial, arrived, mean_out, rstd_out, running_mean, running_var, momentum, eps, rows, columns, parts, each,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    x, partial, arrived, mean_out, rstd_out, running_mean, running_var, momentum, eps, rows, units, parts, each,
+    MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Mean and 1/σ of every column, and the running ones moved; x less the running mean is summed: that stays small."""
-    column = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
-    there = column < columns
+    columns, column, there = _columns(units, MULTIPLE, WIDTH, tl.program_id(0))
     shift = tl.load(running_mean + column, there, 0.0)
-    first = tl.zeros((WIDTH,), tl.float32)
-    second = tl.zeros((WIDTH,), tl.float32)
+    first = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    second = tl.zeros((HEIGHT, WIDTH), tl.float32)
     start = tl.program_id(1) * each
-    stop = tl.minimum(start + each, rows)
-    for row in range(start, stop, HEIGHT):
-        at, inside = _tile(row + tl.arange(0, HEIGHT), column, stop, columns)
-        off = tl.load(x + at, inside, 0.0).to(tl.float32) - shift[None, :]
+    left = tl.minimum(each, rows - start)
+    x += start.to(tl.int64) * columns
+    for row in range(0, left, HEIGHT):
+        line = row + tl.arange(0, HEIGHT)
+        inside = (line < left)[:, None] & there[None, :]
+        off = tl.load(x + (line[:, None] * columns + column[None, :]), inside, 0.0).to(tl.float32) - shift[None, :]
         off = tl.where(inside, off, 0.0)
-        first += tl.sum(off, 0)
-        second += tl.sum(off * off, 0)
+        first += off
+        second += off * off
     at = partial + tl.program_id(1) * 2 * columns + column
-    tl.store(at, first, there)
-    tl.store(at + columns, second, there)
+    tl.store(at, tl.sum(first, 0), there)
+    tl.store(at + columns, tl.sum(second, 0), there)
     tl.debug_barrier()
     if tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel") == parts - 1:
-        first, second = _add_parts(partial, parts, column, columns, 32, WIDTH)
-        off = first / rows
-        var = tl.maximum(second / rows - off * off, 0.0)
-        mean = shift + off
-        tl.store(mean_out + column, mean, there)
+        sum_first, sum_second = _add_parts(partial, parts, column, columns, HEIGHT, WIDTH)
+        off_mean = sum_first / rows
+        var = tl.maximum(sum_second / rows - off_mean * off_mean, 0.0)
+        tl.store(mean_out + column, shift + off_mean, there)
         tl.store(rstd_out + column, tl.rsqrt(var + eps), there)
         old = tl.load(running_var + column, there, 0.0)
         unbiased = var * (rows / tl.maximum(rows - 1.0, 1.0))
-        tl.store(running_mean + column, shift + momentum * off, there)
+        tl.store(running_mean + column, shift + momentum * off_mean, there)
         tl.store(running_var + column, old + momentum * (unbiased - old), there)
-        tl.store(arrived + tl.program_id(0), 0)
+        tl.store(arrived + tl.program_id(0), 0)  # for the next time
 
 
-@triton.jit(do_not_specialize=["rows", "columns"])
+@triton.jit(do_not_specialize=["rows", "units"])
 def _normalise(
-    x, y, mean, rstd, weight, bias, low, high, rows, columns, HEIGHT: tl.constexpr, WIDTH: tl.constexpr
+    x, y, mean, rstd, weight, bias, low, high, rows, units,
+    MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    there = column < columns
+    columns, column, there = _columns(units, MULTIPLE, WIDTH, tl.program_id(1))
+    start = tl.program_id(0) * HEIGHT
+    line = tl.arange(0, HEIGHT)
+    inside = (line < rows - start)[:, None] & there[None, :]
+    at = start.to(tl.int64) * columns + (line[:, None] * columns + column[None, :])
+    value = tl.load(x + at, inside, 0.0).to(tl.float32)
     scale = tl.load(weight + column, there, 0.0) * tl.load(rstd + column, there, 0.0)
     offset = tl.load(bias + column, there, 0.0) - tl.load(mean + column, there, 0.0) * scale
-    at, inside = _tile(tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT), column, rows, columns)
-    value = tl.load(x + at, inside, 0.0).to(tl.float32) * scale[None, :] + offset[None, :]
+    value = value * scale[None, :] + offset[None, :]
     value = tl.minimum(tl.maximum(value, low), high)
     tl.store(y + at, value.to(y.dtype.element_ty), inside)
 
@@ -102,81 +111,115 @@ def _passed(grad, value, low, high):
     return tl.where((value > low) & (value < high), grad, 0.0)
 
 
-@triton.jit(do_not_specialize=["rows", "columns", "parts", "each"])
+@triton.jit(do_not_specialize=["rows", "units", "parts", "each"])
 def _gradient_sums(
-    x, dy, mean, rstd, weight, bias, partial, arrived, weight_grad, bias_grad, low, high, rows, columns, parts, each,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    x, dy, mean, rstd, weight, bias, partial, arrived, weight_grad, bias_grad, low, high, rows, units, parts, each,
+    MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    column = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
-    there = column < columns
+    columns, column, there = _columns(units, MULTIPLE, WIDTH, tl.program_id(0))
     centre = tl.load(mean + column, there, 0.0)[None, :]
     narrow = tl.load(rstd + column, there, 0.0)[None, :]
     scale = tl.load(weight + column, there, 0.0)[None, :]
     offset = tl.load(bias + column, there, 0.0)[None, :]
-    first = tl.zeros((WIDTH,), tl.float32)
-    second = tl.zeros((WIDTH,), tl.float32)
+    first = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    second = tl.zeros((HEIGHT, WIDTH), tl.float32)
     start = tl.program_id(1) * each
-    stop = tl.minimum(start + each, rows)
-    for row in range(start, stop, HEIGHT):
-        at, inside = _tile(row + tl.arange(0, HEIGHT), column, stop, columns)
+    left = tl.minimum(each, rows - start)
+    x += start.to(tl.int64) * columns
+    dy += start.to(tl.int64) * columns
+    for row in range(0, left, HEIGHT):
+        line = row + tl.arange(0, HEIGHT)
+        inside = (line < left)[:, None] & there[None, :]
+        at = line[:, None] * columns + column[None, :]
         standard = (tl.load(x + at, inside, 0.0).to(tl.float32) - centre) * narrow
         grad = tl.load(dy + at, inside, 0.0).to(tl.float32)
         grad = _passed(grad, standard * scale + offset, low, high)
-        first += tl.sum(grad, 0)
-        second += tl.sum(grad * standard, 0)
+        first += grad
+        second += grad * standard
     at = partial + tl.program_id(1) * 2 * columns + column
-    tl.store(at, first, there)
-    tl.store(at + columns, second, there)
+    tl.store(at, tl.sum(first, 0), there)
+    tl.store(at + columns, tl.sum(second, 0), there)
     tl.debug_barrier()
     if tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel") == parts - 1:
-        first, second = _add_parts(partial, parts, column, columns, 32, WIDTH)
-        tl.store(bias_grad + column, first, there)
-        tl.store(weight_grad + column, second, there)
-        tl.store(arrived + tl.program_id(0), 0)
+        sum_first, sum_second = _add_parts(partial, parts, column, columns, HEIGHT, WIDTH)
+        tl.store(bias_grad + column, sum_first, there)
+        tl.store(weight_grad + column, sum_second, there)
+        tl.store(arrived + tl.program_id(0), 0)  # for the next time
 
 
-@triton.jit(do_not_specialize=["rows", "columns"])
+@triton.jit(do_not_specialize=["rows", "units"])
 def _gradient(
-    x, dy, dx, mean, rstd, weight, bias, weight_grad, bias_grad, low, high, rows, columns,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    x, dy, dx, mean, rstd, weight, bias, weight_grad, bias_grad, low, high, rows, units,
+    MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """dx = w/σ (g - mean g - x̂ mean(g x̂)), g the gradient that passed the activation."""
-    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    there = column < columns
-    centre = tl.load(mean + column, there, 0.0)[None, :]
-    narrow = tl.load(rstd + column, there, 0.0)[None, :]
-    scale = tl.load(weight + column, there, 0.0)[None, :]
-    offset = tl.load(bias + column, there, 0.0)[None, :]
-    mean_grad = (tl.load(bias_grad + column, there, 0.0) / rows)[None, :]
-    mean_slope = (tl.load(weight_grad + column, there, 0.0) / rows)[None, :]
-    at, inside = _tile(tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT), column, rows, columns)
-    standard = (tl.load(x + at, inside, 0.0).to(tl.float32) - centre) * narrow
+    columns, column, there = _columns(units, MULTIPLE, WIDTH, tl.program_id(1))
+    start = tl.program_id(0) * HEIGHT
+    line = tl.arange(0, HEIGHT)
+    inside = (line < rows - start)[:, None] & there[None, :]
+    at = start.to(tl.int64) * columns + (line[:, None] * columns + column[None, :])
+    value = tl.load(x + at, inside, 0.0).to(tl.float32)
     grad = tl.load(dy + at, inside, 0.0).to(tl.float32)
-    grad = _passed(grad, standard * scale + offset, low, high)
-    value = scale * narrow * (grad - mean_grad - standard * mean_slope)
-    tl.store(dx + at, value.to(dx.dtype.element_ty), inside)
+    narrow = tl.load(rstd + column, there, 0.0)
+    scale = tl.load(weight + column, there, 0.0)
+    standard = (value - tl.load(mean + column, there, 0.0)[None, :]) * narrow[None, :]
+    grad = _passed(grad, standard * scale[None, :] + tl.load(bias + column, there, 0.0)[None, :], low, high)
+    mean_grad = tl.load(bias_grad + column, there, 0.0) / rows
+    mean_slope = tl.load(weight_grad + column, there, 0.0) / rows
+    slope = (scale * narrow)[None, :] * (grad - mean_grad[None, :] - standard * mean_slope[None, :])
+    tl.store(dx + at, slope.to(dx.dtype.element_ty), inside)
+
+
+class Grid(NamedTuple):
+    """How a (rows, columns) matrix is cut into tiles, and for a sum over the rows into parts of several tiles."""
+
+    rows: int
+    units: int  # columns / multiple
+    multiple: int
+    height: int
+    width: int
+    blocks: int  # of columns
+    parts: int  # of rows
+    each: int  # rows of a part
+
+    @property
+    def tile(self) -> dict[str, int]:
+        return {"MULTIPLE": self.multiple, "HEIGHT": self.height, "WIDTH": self.width, "num_warps": WARPS}
+
+
+def grid_of(x: Tensor) -> Grid:
+    """The grid of images in channels-last order, which are a (B·H·W, C) matrix."""
+    columns = x.shape[1]
+    rows = x.numel() // columns
+    multiple = 8 if columns % 8 == 0 else 1
+    # the widest that leaves at most an eighth of its columns without work
+    width = next((w for w in (128, 64) if 8 * (triton.cdiv(columns, w) * w - columns) <= columns), 32)
+    height = ENTRIES // width
+    blocks, tiles = triton.cdiv(columns, width), triton.cdiv(rows, height)
+    each = triton.cdiv(tiles, min(tiles, max(1, PROGRAMS // blocks))) * height
+    return Grid(rows, columns // multiple, multiple, height, width, blocks, triton.cdiv(rows, each), each)
 
 
 class _BatchNormAct(torch.autograd.Function):
-    """Images (B, C, H, W) in channels-last order: a (B·H·W, C) matrix."""
+    """`arrived` (one number a block of columns) is 0 before and after: the last program to arrive adds up."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
-                momentum: float, eps: float, low: float, high: float) -> Tensor:  # fmt: skip
-        rows, columns, height, width, blocks, parts, each = _grid(x)
+                arrived: Tensor, momentum: float, eps: float, low: float, high: float) -> Tensor:  # fmt: skip
+        grid = grid_of(x)
+        columns = x.shape[1]
         y = torch.empty_like(x)
         mean, rstd = x.new_empty(2, columns, dtype=torch.float32)
-        partial = x.new_empty(parts * 2 * columns, dtype=torch.float32)
-        arrived = x.new_zeros(blocks, dtype=torch.int32)
-        _statistics[blocks, parts](
-            x, partial, arrived, mean, rstd, running_mean, running_var, momentum, eps, rows, columns, parts, each,
-            HEIGHT=height, WIDTH=width,
+        partial = x.new_empty(grid.parts * 2 * columns, dtype=torch.float32)
+        _statistics[grid.blocks, grid.parts](
+            x, partial, arrived, mean, rstd, running_mean, running_var, momentum, eps,
+            grid.rows, grid.units, grid.parts, grid.each, **grid.tile,
         )  # fmt: skip
-        _normalise[triton.cdiv(rows, height), blocks](
-            x, y, mean, rstd, weight, bias, low, high, rows, columns, HEIGHT=height, WIDTH=width
+        _normalise[triton.cdiv(grid.rows, grid.height), grid.blocks](
+            x, y, mean, rstd, weight, bias, low, high, grid.rows, grid.units, **grid.tile
         )
         ctx.save_for_backward(x, weight, bias, mean, rstd)
-        ctx.clamp = low, high
+        ctx.arrived, ctx.clamp = arrived, (low, high)
         return y
 
     @staticmethod
@@ -184,32 +227,18 @@ class _BatchNormAct(torch.autograd.Function):
         x, weight, bias, mean, rstd = ctx.saved_tensors
         low, high = ctx.clamp
         dy = dy.contiguous(memory_format=torch.channels_last)
-        rows, columns, height, width, blocks, parts, each = _grid(x)
+        grid = grid_of(x)
         dx = torch.empty_like(x)
         weight_grad, bias_grad = torch.empty_like(weight), torch.empty_like(bias)
-        partial = x.new_empty(parts * 2 * columns, dtype=torch.float32)
-        arrived = x.new_zeros(blocks, dtype=torch.int32)
-        _gradient_sums[blocks, parts](
-            x, dy, mean, rstd, weight, bias, partial, arrived, weight_grad, bias_grad, low, high, rows, columns, parts,
-            each, HEIGHT=height, WIDTH=width,
+        partial = x.new_empty(grid.parts * 2 * x.shape[1], dtype=torch.float32)
+        _gradient_sums[grid.blocks, grid.parts](
+            x, dy, mean, rstd, weight, bias, partial, ctx.arrived, weight_grad, bias_grad, low, high,
+            grid.rows, grid.units, grid.parts, grid.each, **grid.tile,
         )  # fmt: skip
-        _gradient[triton.cdiv(rows, height), blocks](
-            x, dy, dx, mean, rstd, weight, bias, weight_grad, bias_grad, low, high, rows, columns,
-            HEIGHT=height, WIDTH=width,
-        )  # fmt: skip
-        return dx, weight_grad, bias_grad, None, None, None, None, None, None
-
-
-def _grid(x: Tensor) -> tuple[int, int, int, int, int, int, int]:
-    """Rows, columns, a tile's height and width, blocks of columns, parts of rows, and rows of each part."""
-    columns = x.shape[1]
-    rows = x.numel() // columns
-    width = 32 if columns <= 32 else 128
-    height = ENTRIES // width
-    blocks = triton.cdiv(columns, width)
-    tiles = triton.cdiv(triton.cdiv(rows, height), MOST_PARTS)  # of a part
-    each = tiles * height
-    return rows, columns, height, width, blocks, triton.cdiv(rows, each), each
+        _gradient[triton.cdiv(grid.rows, grid.height), grid.blocks](
+            x, dy, dx, mean, rstd, weight, bias, weight_grad, bias_grad, low, high, grid.rows, grid.units, **grid.tile
+        )
+        return dx, weight_grad, bias_grad, *(None,) * 7
 
 
 def fuse(module: nn.Module) -> int:
@@ -244,8 +273,12 @@ def _fused_class(plain: type[nn.BatchNorm2d]) -> type[nn.BatchNorm2d]:
         order = x.is_contiguous(memory_format=torch.channels_last)
         if not (self.training and known and order and bounds is not None and (x.is_cuda or INTERPRETED)):
             return plain.forward(self, x)
+        arrived = self.__dict__.get("arrived")
+        if arrived is None or arrived.device != x.device:
+            arrived = self.__dict__["arrived"] = torch.zeros(grid_of(x).blocks, dtype=torch.int32, device=x.device)
+        running = self.running_mean, self.running_var
         out: Tensor = _BatchNormAct.apply(
-            x, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps, *bounds
+            x, self.weight, self.bias, *running, arrived, self.momentum, self.eps, *bounds
         )
         return out
 

@@ -4,8 +4,11 @@ At the papers' batch sizes a GPU waits for the host between its many small kerne
 once an epoch (schedules may change with the epoch) and replayed for every batch; batches of another size run as usual.
 """
 
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -58,9 +61,22 @@ class StepGraph:
         views = tuple(view.clone() for view in batch.views)
         self.batch = Batch(batch.rows.clone(), batch.labels.clone(), views, batch.geometry)
         graph = torch.cuda.CUDAGraph()
-        # The old recording lends its memory to the new one, and may only go when that is made. What other threads do
-        # meanwhile is none of this recording's business.
+        # The old recording lends its memory to the new one, and may only go when that is made.
         pool = None if self.graph is None else self.graph.pool()
-        with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
+        with recording(graph, pool=pool, stream=self.stream):
             self.step(self.batch, clock)
         self.graph, self.epoch = graph, clock.epoch
+
+
+@contextmanager
+def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
+    """`torch.cuda.graph`, undisturbed by what other threads do, and by Python's collector: it might free another
+    recording, which this thread must not do now."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local", **options):
+            yield
+    finally:
+        if collects:
+            gc.enable()

@@ -25,6 +25,7 @@ from ..errors import InputError
 from ..labels import Labels
 from ..methods import Clock, Method, Problem, method
 from ..metrics import average_precision
+from .graph import recording
 
 Truth = Labels | Tensor | npt.NDArray[Any]
 Selection = Literal["map"] | Callable[[Tensor, Tensor], float]
@@ -860,7 +861,7 @@ def _replay_epoch(groups: list[_Group], task: _Task, epoch: int) -> int:
     first = torch.full((), size, device=task.device)
     within = torch.arange(size, device=task.device)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with recording(graph):
         rows = first + within
         held = _side_by_side(lambda group: group.step(group.order.index_select(0, rows), clock), groups)
         first += size

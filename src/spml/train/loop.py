@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -172,8 +173,8 @@ class Run:
             method.load_state_dict({name: value.cpu() for name, value in start.items()})
         self.method.to(self.device)
         self.classifier = classifier.to(self.device).to(memory_format=torch.channels_last)
-        if self.settings.fused_norm and self.device.type == "cuda":
-            from ..models.fused import fuse  # Triton comes with torch for GPUs alone
+        if self.settings.fused_norm and self.device.type == "cuda" and find_spec("triton"):
+            from ..models.fused import fuse  # Triton comes with torch for GPUs, but not on every system
 
             fuse(self.classifier)
         self.average = copy.deepcopy(self.classifier).requires_grad_(False) if self.settings.averaging else None
