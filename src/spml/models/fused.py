@@ -9,6 +9,7 @@ gradient. A ReLU's mask is computed again from the input instead of being kept.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations
 
+import functools
 import math
 import os
 from typing import Any, NamedTuple
@@ -19,9 +20,11 @@ import triton.language as tl
 from torch import Tensor, nn
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own way to run kernels without a GPU
-ENTRIES = 8192  # of a tile
+ENTRIES = 4096  # of a tile: more would need so many registers that few programs run at a time
 WARPS = 8  # that work on a tile
-PROGRAMS = 400  # that sum at a time, about three for each multiprocessor of a large GPU
+# Programs that sum at a time on a multiprocessor: as many as its registers hold.
+STATISTICS_AT_A_TIME = 3
+GRADIENT_SUMS_AT_A_TIME = 2
 
 
 @triton.jit
@@ -187,7 +190,7 @@ class Grid(NamedTuple):
         return {"MULTIPLE": self.multiple, "HEIGHT": self.height, "WIDTH": self.width, "num_warps": WARPS}
 
 
-def grid_of(x: Tensor) -> Grid:
+def grid_of(x: Tensor, at_a_time: int = STATISTICS_AT_A_TIME) -> Grid:
     """The grid of images in channels-last order, which are a (B·H·W, C) matrix."""
     columns = x.shape[1]
     rows = x.numel() // columns
@@ -196,8 +199,14 @@ def grid_of(x: Tensor) -> Grid:
     width = next((w for w in (128, 64) if 8 * (triton.cdiv(columns, w) * w - columns) <= columns), 32)
     height = ENTRIES // width
     blocks, tiles = triton.cdiv(columns, width), triton.cdiv(rows, height)
-    each = triton.cdiv(tiles, min(tiles, max(1, PROGRAMS // blocks))) * height
+    programs = at_a_time * _multiprocessors(x.device)
+    each = triton.cdiv(tiles, min(tiles, max(1, programs // blocks))) * height
     return Grid(rows, columns // multiple, multiple, height, width, blocks, triton.cdiv(rows, each), each)
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 class _BatchNormAct(torch.autograd.Function):
@@ -227,7 +236,7 @@ class _BatchNormAct(torch.autograd.Function):
         x, weight, bias, mean, rstd = ctx.saved_tensors
         low, high = ctx.clamp
         dy = dy.contiguous(memory_format=torch.channels_last)
-        grid = grid_of(x)
+        grid = grid_of(x, GRADIENT_SUMS_AT_A_TIME)
         dx = torch.empty_like(x)
         weight_grad, bias_grad = torch.empty_like(weight), torch.empty_like(bias)
         partial = x.new_empty(grid.parts * 2 * x.shape[1], dtype=torch.float32)
