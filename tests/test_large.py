@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 import torch
 
 from spml import checks
+from spml.calibrate import expected_f1_thresholds
+from spml.data import features as features_module
 from spml.data.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
@@ -19,12 +22,14 @@ from spml.losses import logit
 from spml.methods import METHODS, Clock, Problem, method
 from spml.methods.base import uniform_per_head
 from spml.metrics import average_precision
+from spml.models.features import FeatureClassifier
 from spml.recover import recover
-from spml.recover.calibrate import expected_f1_thresholds
 from spml.train import linear
 from spml.train.checkpoint import read_tensors
 from spml.train.finished import FinishedRun
 from spml.train.linear import HeadResult, HeadSpec, train_heads
+from spml.train.loop import Examples, Run
+from spml.train.settings import TrainSettings
 
 ROWS, DIM, CLASSES = 40, 6, 21
 SPLITS = {name: made.needs.splits for name, made in METHODS.items() if made.needs.splits}
@@ -186,6 +191,101 @@ def test_rows_asked_for_ahead_are_not_asked_for_again(tmp_path: Path) -> None:
         assert torch.equal(store.batch(batch), torch.from_numpy(matrix[batch]))
     assert len(asked) == 1 + 21 * 100  # once that order is random, and every row once (the first batch twice)
     FeatureStore(matrix).ahead(batches[0])  # in memory there is nothing to do
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, np.ndarray]:
+    """A matrix whose file counts as large: windows of 96 rows (8 batches of 12), read in pieces of 6."""
+    matrix = np.random.default_rng(0).standard_normal((500, 8)).astype(np.float16)
+    row = matrix.nbytes // 500
+    for name, rows in {"_LARGE": 100, "_WINDOW": 100, "_PIECE": 6, "_GAP": 2}.items():
+        monkeypatch.setattr(features_module, name, rows * row)
+    np.save(tmp_path / "large.npy", matrix)
+    return tmp_path / "large.npy", matrix
+
+
+def test_a_large_file_is_shuffled_by_windows(large: tuple[Path, np.ndarray]) -> None:
+    path, matrix = large
+    store, rows = FeatureStore(path), np.random.default_rng(1).permutation(500)[:400]
+    orders = [store.order(rows, 12, np.random.default_rng(seed)) for seed in (0, 0, 1)]
+    assert np.array_equal(orders[0], orders[1])
+    assert not np.array_equal(orders[0], orders[2])
+    for order in orders:
+        assert np.array_equal(np.sort(order), np.arange(400))
+    pieces = np.empty(400, int)
+    pieces[np.argsort(rows)] = np.arange(400) // 6  # neighbours in the file
+    for start in range(0, 384, 96):
+        window = pieces[orders[0][start : start + 96]]
+        assert len(np.unique(window)) <= 18  # 96 / 6, and two that others share
+        assert len(np.unique(window[:12])) > 4  # rows of a piece are not left together
+        assert np.ptp(window) > 30  # nor are its pieces neighbours
+    whole = FeatureStore(matrix).order(rows, 12, np.random.default_rng(0))
+    assert np.array_equal(whole, np.random.default_rng(0).permutation(400))
+
+
+@pytest.mark.parametrize("first", [0, 1, 8, 11, 33])
+def test_windows_give_the_rows_of_the_file_and_read_them_once(
+    large: tuple[Path, np.ndarray], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, matrix = large
+    store, read = FeatureStore(path), []
+    assert store._windows is not None
+    reader = store._windows._read
+    monkeypatch.setattr(store._windows, "_read", lambda rows: read.extend(rows) or reader(rows))
+    monkeypatch.setattr(store, "_array", None)  # nothing comes from the mapped file
+    draw = np.random.default_rng(0)
+    shuffled = np.arange(400)[store.order(np.arange(400), 12, draw)]
+    for rows in (shuffled, np.sort(draw.permutation(500)[:400]), np.append(np.arange(399), 499)):
+        numbers = list(range(first, 34))
+        for number, expected in zip(store.reading(rows, 12, first), numbers, strict=True):
+            assert number == expected
+            part = rows[number * 12 : (number + 1) * 12]
+            assert torch.equal(store.batch(part), torch.from_numpy(matrix[part]).float())
+        assert sorted(read) == sorted(rows[first * 12 :])
+        read.clear()
+
+
+def test_rows_beside_the_windows_come_from_the_file(large: tuple[Path, np.ndarray]) -> None:
+    path, matrix = large
+    store = FeatureStore(path)
+    next(store.reading(np.arange(100), 12))
+    for rows in (np.array([499, 3]), np.arange(90, 110)):
+        assert torch.equal(store.batch(rows), torch.from_numpy(matrix[rows]).float())
+
+
+def test_a_file_that_was_cut_is_named(large: tuple[Path, np.ndarray]) -> None:
+    store = FeatureStore(large[0])
+    os.truncate(large[0], 1000)
+    next(store.reading(np.arange(500), 12))
+    with pytest.raises(InputError, match=r"large\.npy: the file ends before row"):
+        store.batch(np.arange(90))
+
+
+@pytest.mark.parametrize("step", [1, 8, 13])
+def test_a_run_on_a_large_file_resumes_in_a_window(large: tuple[Path, np.ndarray], tmp_path: Path, step: int) -> None:
+    def run(folder: Path, stop: int | None = None) -> Run:
+        torch.manual_seed(0)
+        training = Examples(FeatureStore(large[0]), np.arange(0, 400), single(400))
+        validation = Examples(training.store, np.arange(400, 500), single(100))
+        settings = TrainSettings(epochs=2, batch_size=12, averaging=0.9)
+        interrupted = threading.Event()
+        made = Run(folder, FeatureClassifier(8, CLASSES), method("an"), training, validation, settings,
+                   device="cpu", progress=False, interrupted=interrupted)  # fmt: skip
+        move = made._train_step
+
+        def counted(positions: np.ndarray, clock: Clock) -> None:
+            move(positions, clock)
+            if clock.step + 1 == stop:
+                interrupted.set()
+
+        made._train_step = counted  # type: ignore[method-assign]
+        return made
+
+    run(tmp_path / "whole").fit()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "stopped", step).fit()
+    run(tmp_path / "stopped").fit()
+    assert checks.run_bytes(tmp_path / "whole") == checks.run_bytes(tmp_path / "stopped")
 
 
 MEMORY = """

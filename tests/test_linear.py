@@ -456,14 +456,15 @@ def test_a_parameter_that_takes_no_part_in_a_step_does_not_move(task: Task) -> N
 # On a GPU
 
 
-def test_a_clock_knows_whether_its_step_was_read() -> None:
-    from spml.train.linear import _WatchedClock
+def test_a_clock_knows_what_was_read_of_it() -> None:
+    from spml.train.graph import WatchedClock
 
-    clock = _WatchedClock(2, 4, 10, 40)
-    assert (clock.epoch, clock.progress, clock.steps) == (2, 1 / 3, 40)
-    assert not clock.step_was_read
+    clock = WatchedClock(Clock(2, 4, 10, 40))
+    assert clock.read == set()
+    assert clock.progress == 1 / 3
+    assert clock.read == {"epoch", "epochs"}
     assert clock.step == 10
-    assert clock.step_was_read
+    assert "step" in clock.read
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

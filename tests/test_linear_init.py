@@ -10,8 +10,9 @@ from spml.labels import Labels, simulate
 from spml.methods import method
 from spml.models import build_classifier
 from spml.train.linear import HeadSpec
-from spml.train.linear_init import linear_init, pooled_features
+from spml.train.linear_init import linear_init
 from spml.train.loop import Examples, Run, selection_score
+from spml.train.pooled import pooled_features
 from spml.train.settings import TrainSettings
 
 
@@ -35,7 +36,7 @@ def test_head_and_memory_are_those_of_the_best_epoch(examples, tmp_path):
     classifier = build_classifier("small", 3, image_size=32)
     specs = [HeadSpec("role", {}, rate, 8, 0) for rate in (1e-2, 1e-3)]
     best = linear_init(classifier, training, validation, specs, epochs=6, k=1.6, progress=False)
-    features = pooled_features(classifier, validation, "cpu").batch(np.arange(10))
+    features = pooled_features(classifier, validation.store, validation.rows, "cpu").batch(np.arange(10))
     images = validation.store.batch(validation.rows)
     assert torch.allclose(classifier.eval()(images).logits, features @ best.weight + best.bias, atol=1e-4)
 

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as nps
 from scipy.optimize import approx_fprime
 from scipy.special import expit, logit
 
+from spml.calibrate import _WEIGHTS, _Fit, _others_absent
 from spml.errors import InputError
 from spml.labels import KEstimate, Labels
 from spml.metrics import f1
@@ -31,7 +32,6 @@ from spml.recover import (
     label_studio_config,
     recover,
 )
-from spml.recover.calibrate import _WEIGHTS, _Fit, _others_absent
 from spml.train.finished import FinishedRun
 
 CLASSES = ("cat", 'a "big" dog', "Straße, nass", "<b>&amp;", "鳥", "line\nbreak")

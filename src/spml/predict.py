@@ -26,6 +26,7 @@ from .errors import InputError
 from .models import Classifier
 from .recover import Calibration
 from .recover import recover as recover_labels
+from .train.allocator import keep_freed_memory
 from .train.finished import best_network, open_run
 from .train.loop import choose_device
 
@@ -99,6 +100,8 @@ class Labeller:
         self.dim: int | None = None if self.image_size else network.description["features"]
         self.device = choose_device(device)
         self.network: nn.Module = network.to(self.device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.classes: list[str] = json.loads((run / "run.json").read_text(encoding="utf-8"))["classes"]
         self._index = {name: place for place, name in enumerate(self.classes)}
         self.calibration: Calibration | None = None
@@ -188,11 +191,11 @@ def _of_matrix(path: Path, label: Labeller) -> Rows:
         raise InputError(f"{label.run} was trained on images, not on features: {path} cannot be labelled by it")
     store = FeatureStore(path)
 
-    def block(start: int) -> Block:
-        rows = np.arange(start, min(start + FEATURE_ROWS, len(store)))
-        return Block([str(row) for row in rows], store.batch(rows))
+    def block(number: int) -> Block:
+        rows = np.arange(number * FEATURE_ROWS, min((number + 1) * FEATURE_ROWS, len(store)))
+        return Block([str(row) for row in rows.tolist()], store.batch(rows))
 
-    return len(store), map(block, range(0, len(store), FEATURE_ROWS))
+    return len(store), map(block, store.reading(np.arange(len(store)), FEATURE_ROWS))
 
 
 def _of_table(path: Path, label: Labeller, label_column: str | None) -> Rows:

@@ -27,8 +27,8 @@ from ..models import build_classifier
 from ..train.checkpoint import read_tensors, write_tensors, write_text
 from ..train.finished import FinishedRun, open_run
 from ..train.linear import HeadResult, HeadSpec, train_heads
-from ..train.linear_init import pooled_features
-from ..train.loop import Examples, choose_device
+from ..train.loop import choose_device
+from ..train.pooled import pooled_features
 from ..train.settings import TrainSettings
 from .draws import Draw
 from .jobs import Job, LinearInit, code_version, pack_fingerprint, recovery_scores, run_jobs, test_scores
@@ -225,8 +225,7 @@ class Runner:
                 classifier = build_classifier(trial.backbone, len(source.pack.classes), image_size=trial.image_size)
             images = source.pack.images(trial.image_size, cache_path=self.out)
             every = np.arange(len(source.pack))
-            nothing = Labels.from_indices(np.full(len(every), -1), source.pack.classes)
-            made = pooled_features(classifier, Examples(images, every, nothing), str(device))
+            made = pooled_features(classifier, images, every, device)
             beside = path.with_suffix(".part.npy")
             np.save(beside, made.batch(every).numpy())
             beside.replace(path)

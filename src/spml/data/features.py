@@ -5,6 +5,9 @@ from __future__ import annotations
 import mmap
 import os
 from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,13 @@ from spml.errors import InputError
 from spml.labels.inputs import row_indices
 
 _BLOCK = 2**22  # features looked at at one time
+
+_LARGE = 2**30  # bytes: a file up to this size is shuffled whole, for any machine holds it
+_WINDOW = 2**27  # bytes of a larger one that are read ahead and shuffled together
+_PIECE = 2**19  # bytes of it that are read at one time
+_GAP = 2**16  # bytes between two rows that are read with them rather than left out
+
+_SPARSE = 8  # rows in ascending order are a sequence if they are at least every eighth
 
 
 class FeatureStore:
@@ -47,6 +57,8 @@ class FeatureStore:
         if len(source.shape) != 2 or 0 in source.shape:
             raise InputError(f"{self._name}: features are a matrix of rows and columns, not {tuple(source.shape)}.")
         self._shape: tuple[int, int] = (int(source.shape[0]), int(source.shape[1]))
+        large = self._pages is not None and self._array.flags.c_contiguous and self.nbytes > _LARGE
+        self._windows = _Windows(self._array) if large else None
 
     def __len__(self) -> int:
         return self._shape[0]
@@ -93,9 +105,9 @@ class FeatureStore:
                     if np.isfinite(entries.astype(np.float32)).all():
                         continue
             block = self._dense(np.arange(start, stop))
-            wrong = ~torch.isfinite(block)
-            if bool(wrong.any()):
-                row, column = (int(place) for place in wrong.nonzero()[0])
+            low, high = torch.aminmax(block)  # NaN if one of them is; ten times as quick as looking at each
+            if not bool(torch.isfinite(low) & torch.isfinite(high)):
+                row, column = (int(place) for place in (~torch.isfinite(block)).nonzero()[0])
                 value = float(block[row, column])
                 raise InputError(
                     f"{self._name}: row {start + row}, column {column} is {value} as float32: features must be finite."
@@ -115,6 +127,37 @@ class FeatureStore:
         """Start reading these rows from a mapped file, and return at once: the batch after this one, say."""
         if self._pages is not None and self._tensor is None:
             self._pages.fetch(row_indices(rows, len(self)))
+
+    def order(self, rows: npt.NDArray[np.int64], batch_size: int, draw: np.random.Generator) -> npt.NDArray[np.int64]:
+        """A random order of an epoch, as positions in `rows`; what it draws from depends on the file alone.
+
+        Of a large file: pieces of neighbouring rows come in random order, and the rows of as many pieces as make a
+        window in random order among themselves. The file is then read by pieces, each once an epoch.
+        """
+        if self._windows is None:
+            return draw.permutation(len(rows))
+        places = np.argsort(rows, kind="stable")
+        starts = draw.permutation(np.arange(0, len(rows), self._windows.piece))
+        order = np.concatenate([places[start : start + self._windows.piece] for start in starts])
+        window = self._windows.batches(batch_size) * batch_size
+        for start in range(0, len(order), window):
+            draw.shuffle(order[start : start + window])
+        return order
+
+    def reading(self, rows: npt.NDArray[np.int64], batch_size: int, first: int = 0) -> Iterator[int]:
+        """The numbers of the batches of these rows, from `first` on; what comes later is read from the file meanwhile.
+
+        It changes nothing but the time that `batch` then takes.
+        """
+        window = 1 if self._windows is None else self._windows.batches(batch_size)
+        ahead = self.ahead if self._windows is None else self._windows.load
+        for number in range(first, -(-len(rows) // batch_size)):
+            after = (number // window + 1) * window
+            if number == first:
+                ahead(rows[number * batch_size : after * batch_size])
+            if number == first or number % window == 0:
+                ahead(rows[after * batch_size : (after + window) * batch_size])
+            yield number
 
     def to_device(self, device: torch.device | str, progress: bool = False) -> bool:
         """Put the matrix on the device, dense, if half of its free memory holds it; else False, nothing changes."""
@@ -138,7 +181,7 @@ class FeatureStore:
         for start in range(0, len(self), self._block):
             rows = np.arange(start, min(start + self._block, len(self)))
             matrix[start : start + len(rows)].copy_(self._dense(rows))
-        self._tensor, self._array = matrix, None
+        self._tensor, self._array, self._windows = matrix, None, None
         return True
 
     @property
@@ -151,9 +194,10 @@ class FeatureStore:
         if self._sparse:
             part = self._array[index].toarray()
         else:
-            if self._pages is not None:
+            held = None if self._windows is None else self._windows.take(index)
+            if held is None and self._pages is not None:
                 self._pages.fetch(index)
-            part = np.take(self._array, index, axis=0)
+            part = np.take(self._array, index, axis=0) if held is None else held
         if part.dtype == np.float16:  # several times quicker there than in numpy
             return torch.from_numpy(part).float()
         with np.errstate(over="ignore"):  # check_finite names what float32 cannot hold
@@ -179,19 +223,73 @@ class _Pages:
         self._asked: deque[npt.NDArray[np.int64]] = deque(maxlen=3)  # the last batch, this one, the next
 
     def fetch(self, rows: npt.NDArray[np.int64]) -> None:
-        """Start reading these rows, unless they follow each other: there the system reads ahead by itself."""
-        if self._map is None or any(np.array_equal(asked, rows) for asked in self._asked):
+        """Start reading these rows, unless they come in the file's order: there the system reads ahead by itself."""
+        if self._map is None or not len(rows):
             return
-        self._asked.append(rows)
-        scattered = bool((np.diff(rows) != 1).any())
+        step = np.diff(rows)
+        scattered = bool((step <= 0).any() or step.sum() > _SPARSE * len(rows))
         if scattered != self._scattered:
             self._map.madvise(mmap.MADV_RANDOM if scattered else mmap.MADV_NORMAL)
             self._scattered = scattered
-        if scattered:
-            first = self._first + rows * self._row
-            page = first - first % mmap.PAGESIZE
-            for start, length in zip(page.tolist(), (first - page + self._row).tolist(), strict=True):
-                self._map.madvise(mmap.MADV_WILLNEED, start, length)
+        if not scattered or any(np.array_equal(asked, rows) for asked in self._asked):
+            return
+        self._asked.append(rows)
+        first = self._first + rows * self._row
+        page = first - first % mmap.PAGESIZE
+        for start, length in zip(page.tolist(), (first - page + self._row).tolist(), strict=True):
+            self._map.madvise(mmap.MADV_WILLNEED, start, length)
+
+
+class _Windows:
+    """Rows of a large file in memory of one's own: those of the window in use and of the next, which a thread reads.
+
+    The system's own cache is of little use for a file that does not fit: it is asked for pages in vain when it is full,
+    and keeps the pages that were used over those that will be.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._path, self._offset = array.filename, int(array.offset)
+        self._shape, self._dtype = array.shape, array.dtype
+        self._row = int(array.strides[0])
+        self.piece = max(1, _PIECE // self._row)
+        """Rows that are read at one time."""
+        self._loaded: deque[tuple[npt.NDArray[np.int64], Future[npt.NDArray[Any]]]] = deque(maxlen=2)
+        self._thread = ThreadPoolExecutor(1)
+
+    def batches(self, size: int) -> int:
+        """How many batches of so many rows make a window."""
+        return max(1, _WINDOW // (self._row * size))
+
+    def load(self, rows: npt.NDArray[np.int64]) -> None:
+        """Start reading these rows, in the place of those asked for the time before last."""
+        rows = np.sort(rows)
+        self._loaded.append((rows, self._thread.submit(self._read, rows)))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any] | None:
+        """These rows, if one window has them all."""
+        for held, values in self._loaded:
+            place = np.searchsorted(held, rows)
+            if len(held) and (held[np.minimum(place, len(held) - 1)] == rows).all():
+                return np.take(values.result(), place, axis=0)
+        return None
+
+    def _read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """The rows, which ascend, a piece of the file at a time."""
+        values = np.empty((len(rows), self._shape[1]), self._dtype)
+        piece = np.empty((self.piece, self._shape[1]), self._dtype)
+        parted = (np.diff(rows // self.piece) > 0) | (np.diff(rows) * self._row > _GAP)
+        bounds = [0, *(np.flatnonzero(parted) + 1).tolist(), len(rows)]
+        with open(self._path, "rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than is asked for
+            for start, stop in pairwise(bounds if len(rows) else []):
+                first = int(rows[start])
+                part = piece[: int(rows[stop - 1]) - first + 1]
+                file.seek(self._offset + first * self._row)
+                if file.readinto(part.data.cast("B")) != part.nbytes:
+                    raise InputError(f"{self._path}: the file ends before row {int(rows[stop - 1])}.")
+                np.take(part, rows[start:stop] - first, axis=0, out=values[start:stop], mode="clip")
+        return values
 
 
 def _mapped(path: str) -> npt.NDArray[Any]:

@@ -1,14 +1,15 @@
 """The default: no k, no full labels, nothing to tune."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..losses import annotator_choice, entropy
-from ..losses.terms import in_full_precision
-from .base import MEAN_OF_ROWS, Clock, Method, Needs, loss_method, mean_row, register
+from ..losses.terms import in_full_precision, soft_term
+from ..memory import RowMemory
+from .base import MEAN_OF_ROWS, Clock, Method, Needs, Problem, loss_method, mean_row, register
 
 PAPER = "spml"
 
@@ -18,18 +19,23 @@ loss_method("annotator", annotator_choice, paper=PAPER, needs=MEAN_OF_ROWS, redu
 
 @register
 class Auto(Method):
-    """The likelihood of the label the annotator named, and EM's entropy on the unknown: -log P(named) - α Σ H(p).
+    """Cross-entropy against what a first look says of every label; without one, the annotator's choice and doubt.
 
-    The likelihood (losses/annotator.py) needs no k and tells labels that are there together from one that is there
-    alone, but takes doubt between two labels for both being there; EM (Zhou 2022, Eq. 3) keeps unknown labels in
-    doubt. α = min(0.2, 4 / L): Zhou et al. tune α on full labels, to 0.2, 0.1, 0.1 and 0.01 for 20, 80, 81 and 312
-    classes; together the unknown labels of a row weigh α·L, which is 4, 8, 8 and 3, about as much everywhere.
+    The first look (train/first_look.py) is there where the backbone is pretrained: probabilities t of the labels not
+    named, calibrated without full labels, by heads that did not learn from that row. The network is then taught
+    Σ -t log p - (1 - t) log(1 - p).
+
+    Otherwise -log P(named) - α Σ H(p): the likelihood of the label the annotator named (losses/annotator.py) needs no
+    k and tells labels that are there together from one that is there alone, but takes doubt between two labels for
+    both being there; EM's entropy (Zhou 2022, Eq. 3) keeps unknown labels in doubt. α = min(0.2, 4 / L): Zhou et al.
+    tune α on full labels, to 0.2, 0.1, 0.1 and 0.01 for 20, 80, 81 and 312 classes; together the unknown labels of a
+    row weigh α·L, which is 4, 8, 8 and 3, about as much everywhere.
     """
 
     name = "auto"
     paper = PAPER
-    summary = "The default: how likely the named label was, and unknown labels kept in doubt."
-    needs: ClassVar[Needs] = MEAN_OF_ROWS
+    summary = "The default: taught what a first look at pretrained features says of the labels not named."
+    needs: ClassVar[Needs] = replace(MEAN_OF_ROWS, first_look=True)
 
     @dataclass(frozen=True)
     class Settings:
@@ -37,9 +43,21 @@ class Auto(Method):
         most: float = 0.2
 
     settings: Settings
+    memory: RowMemory | None
+
+    def prepare(self, problem: Problem) -> None:
+        super().prepare(problem)
+        rows, entry = problem.rows, (problem.classes,)
+        self.memory = RowMemory(rows, entry, dtype=torch.float16) if problem.first_look else None
+
+    def first_look(self, confidences: Tensor) -> None:
+        assert self.memory is not None
+        self.memory.write(torch.arange(len(confidences), device=confidences.device), confidences)
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         logits = in_full_precision(logits)
+        if self.memory is not None:
+            return mean_row(soft_term(logits, self.memory.read(rows).to(logits.dtype)))
         weight = min(self.settings.most, self.settings.row_weight / labels.shape[-1])
         doubt = torch.where(labels == 0, -weight * entropy(logits), 0.0)
         return mean_row(annotator_choice(logits, labels) + doubt)

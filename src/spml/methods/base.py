@@ -41,6 +41,9 @@ class Needs:
     head: str = "linear"  # the head the method is made for: "linear" runs on any, "label-wise", "cam"
     geometry: bool = False  # which part of the image each view shows
     epoch_predictions: bool = False  # probabilities for all training rows at the end of each epoch
+    first_look: bool = (
+        False  # what linear heads on a pretrained backbone's features say of the rows, where there is one
+    )
     grows_with_rows: bool = False  # the cost of a step grows with the number of training rows
     splits: Literal["entries", "rows"] | None = None  # the objective is a mean of entries, or of rows looked at whole
 
@@ -55,6 +58,7 @@ class Problem:
     labels: Labels
     k: float | None = None
     seeds: int | tuple[int, ...] = 0  # one seed, or one for each of many heads trained at once
+    first_look: bool = False  # whether `Method.first_look` will be called before the first step
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -151,6 +155,10 @@ class Method(nn.Module):
     def loss(self, batch: Batch, model: Model, clock: Clock) -> Tensor:
         """The loss of a batch of images; by default the objective of its first view."""
         return self.objective(model(batch.views[0]).logits, batch.labels, batch.rows, clock)
+
+    def first_look(self, confidences: Tensor) -> None:
+        """Called once before the first step if `needs.first_look` and the backbone is pretrained: (N, L) calibrated
+        probabilities of every label being there, by heads that did not learn from that row."""
 
     def penalty(self, parameters: Iterable[Tensor], heads: int = 0) -> Tensor | None:
         """A term on the classifier's parameters, one value a head, or None."""

@@ -1,6 +1,6 @@
 """From a finished run to labels with confidences, without any fully labelled row."""
 
-from .calibrate import Calibration, Frequencies, calibrate, estimate_frequencies, expected_f1_thresholds
+from ..calibrate import Calibration, Frequencies, calibrate, estimate_frequencies, expected_f1_thresholds
 from .exports import FORMATS, export, label_studio_config
 from .labels import LabelTable, Recovered, RecoveryScores, evaluate_recovery, recover
 

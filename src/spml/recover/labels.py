@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..calibrate import Bool, Calibration, Float32, Float64, Int8, Int64, best_threshold, calibrate
 from ..errors import InputError
 from ..labels import Labels
 from ..labels.entries import row_blocks
 from ..labels.inputs import row_indices
-from .calibrate import Bool, Calibration, Float32, Float64, Int8, Int64, best_threshold, calibrate
 
 if TYPE_CHECKING:
     from ..train.finished import FinishedRun

@@ -1,7 +1,8 @@
 """A whole training step as one CUDA graph.
 
 At the papers' batch sizes a GPU waits for the host between its many small kernels. A step of fixed shape is recorded
-once an epoch (schedules may change with the epoch) and replayed for every batch; batches of another size run as usual.
+once and replayed for every batch, recorded anew every epoch if it may change with the epoch; batches of another size
+run as usual.
 """
 
 import gc
@@ -23,11 +24,28 @@ LAUNCH = threading.RLock()
 WARM_UP = 3  # steps run as usual first: libraries choose their algorithms, the optimiser makes its state
 
 
-class StepGraph:
-    """Runs `step(batch, clock)`, replaying a recording of it wherever the batch has the recorded shape."""
+class WatchedClock(Clock):
+    """A clock that notes what was read of it: what a recorded step has read stays as it was."""
 
-    def __init__(self, step: Step, device: torch.device) -> None:
+    def __init__(self, clock: Clock) -> None:
+        object.__setattr__(self, "read", set())
+        super().__init__(clock.epoch, clock.epochs, clock.step, clock.steps)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("epoch", "epochs", "step", "steps"):
+            super().__getattribute__("read").add(name)
+        return super().__getattribute__(name)
+
+
+class StepGraph:
+    """Runs `step(batch, clock)`, replaying a recording of it wherever the batch has the recorded shape.
+
+    A recording serves later epochs, too, if the step asks the clock nothing and nothing changes between epochs.
+    """
+
+    def __init__(self, step: Step, device: torch.device, *, changes_between_epochs: bool) -> None:
         self.step, self.device = step, device
+        self.changes_between_epochs = changes_between_epochs
         self.graph: torch.cuda.CUDAGraph | None = None
         self.batch: Batch | None = None
         self.epoch = 0
@@ -39,7 +57,7 @@ class StepGraph:
             self.seen += 1
             self._run_aside(batch, clock)
             return
-        if self.graph is None or self.epoch != clock.epoch:
+        if self.graph is None or (self.changes_between_epochs and self.epoch != clock.epoch):
             self._record(batch, clock)
         assert self.graph is not None
         assert self.batch is not None
@@ -64,8 +82,10 @@ class StepGraph:
         # The old recording lends its memory to the new one, and may only go when that is made.
         pool = None if self.graph is None else self.graph.pool()
         with recording(graph, pool=pool, stream=self.stream):
-            self.step(self.batch, clock)
+            watched = WatchedClock(clock)
+            self.step(self.batch, watched)
         self.graph, self.epoch = graph, clock.epoch
+        self.changes_between_epochs |= bool(watched.read)
 
 
 @contextmanager

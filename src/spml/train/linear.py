@@ -25,7 +25,7 @@ from ..errors import InputError
 from ..labels import Labels
 from ..methods import Clock, Method, Problem, method
 from ..metrics import average_precision
-from .graph import recording
+from .graph import WatchedClock, recording
 
 Truth = Labels | Tensor | npt.NDArray[Any]
 Selection = Literal["map"] | Callable[[Tensor, Tensor], float]
@@ -826,17 +826,6 @@ def _threads_for(groups: list[_Group]) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class _WatchedClock(Clock):
-    """A clock that notes whether its step was read: such a step cannot be recorded once and replayed."""
-
-    step_was_read = False
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "step":
-            object.__setattr__(self, "step_was_read", True)
-        return super().__getattribute__(name)
-
-
 def _replay_epoch(groups: list[_Group], task: _Task, epoch: int) -> int:
     """The full batches of an epoch on a GPU, from one recorded CUDA graph; returns how many rows that was.
 
@@ -849,14 +838,14 @@ def _replay_epoch(groups: list[_Group], task: _Task, epoch: int) -> int:
     if full < 4:
         return 0
     clock = task.clock(epoch, 0, size)
-    watched = _WatchedClock(clock.epoch, clock.epochs, clock.step, clock.steps)
+    watched = WatchedClock(clock)
     aside = _new_stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):  # the first batch is taken as it is: it warms up, away from the default stream
         for group in groups:
             group.step(group.order[:size], watched)
     torch.cuda.current_stream().wait_stream(aside)
-    if watched.step_was_read:
+    if "step" in watched.read:  # such a step cannot be recorded once and replayed
         return size
     first = torch.full((), size, device=task.device)
     within = torch.arange(size, device=task.device)

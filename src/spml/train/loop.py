@@ -10,7 +10,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -24,10 +24,12 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..data import views
+from ..data.features import FeatureStore
 from ..errors import InputError
 from ..labels import Labels
 from ..methods import Batch, Clock, Method, Problem
 from ..metrics import average_precision
+from ..models import Classifier
 from .allocator import keep_freed_memory
 from .checkpoint import (
     load_optimiser,
@@ -40,6 +42,7 @@ from .checkpoint import (
 )
 from .graph import LAUNCH, StepGraph
 from .log import RunLog, Tracker
+from .pooled import pooled_features
 from .processes import Processes
 from .settings import TrainSettings
 
@@ -168,7 +171,9 @@ class Run:
         self.progress = progress and self.processes.first
         self.log = RunLog(self.folder / "log.jsonl", trackers if self.processes.first else ())
 
-        method.prepare(Problem(training.labels, k=k, seeds=self.settings.seed))
+        self._looks_first = method.needs.first_look and self._worth_a_look(classifier)
+        problem = Problem(training.labels, k=k, seeds=self.settings.seed, first_look=self._looks_first)
+        method.prepare(problem)
         if start is not None:  # what a phase before this one remembered (LinearInit)
             method.load_state_dict({name: value.cpu() for name, value in start.items()})
         self.method.to(self.device)
@@ -189,9 +194,7 @@ class Run:
         # A mean over rows is the mean of the processes' own: nothing has to be gathered for it.
         single = type(method).loss is Method.loss
         self._by_rows = self.processes.count > 1 and single and method.needs.splits is not None
-        self._graph = (
-            StepGraph(lambda batch, clock: self._optimise(batch, clock, True), self.device) if self._fixed() else None
-        )
+        self._graph = self._make_graph() if self._fixed() else None
 
     # -- what the run is ------------------------------------------------------------------------------------------
 
@@ -230,10 +233,31 @@ class Run:
         on_gpu = self.device.type == "cuda"
         return make(groups + own, weight_decay=self.settings.weight_decay, fused=on_gpu, capturable=on_gpu)
 
+    def _worth_a_look(self, classifier: nn.Module) -> bool:
+        from .first_look import worth_a_look  # scipy is slow to import, and few methods look
+
+        return worth_a_look(classifier, self.training.labels)
+
+    def _look_first(self) -> None:
+        """Show the method what linear heads on the backbone's features say of the training rows."""
+        from .first_look import first_look
+
+        examples, classifier = self.training, self.classifier
+        assert isinstance(classifier, Classifier)
+        precision, seed = self.settings.precision, self.settings.seed
+        features = pooled_features(classifier, examples.store, examples.rows, self.device, precision=precision)
+        confidences = first_look(features, examples.labels, seed=seed, device=self.device, progress=self.progress)
+        shared = torch.from_numpy(confidences).to(self.device)
+        self.processes.synchronise([shared])  # the same in all, whatever their devices round to
+        self.method.first_look(shared)
+
     # -- one step -------------------------------------------------------------------------------------------------
 
     def _order(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng(step_seed(self.settings.seed, epoch, 0)).permutation(len(self.training.rows))
+        draw, store = np.random.default_rng(step_seed(self.settings.seed, epoch, 0)), self.training.store
+        if isinstance(store, FeatureStore):  # a large file has an order of its own
+            return store.order(self.training.rows, self.settings.batch_size, draw)
+        return draw.permutation(len(self.training.rows))
 
     def _batch(self, positions: np.ndarray) -> Batch:
         """The views of this process's share, the rows and labels of all, or of the share if the loss asks no more."""
@@ -318,6 +342,12 @@ class Run:
             else:
                 self._optimise(batch, clock, move)
 
+    def _make_graph(self) -> StepGraph:
+        changes = self.method.needs.epoch_predictions
+        return StepGraph(
+            lambda batch, clock: self._optimise(batch, clock, True), self.device, changes_between_epochs=changes
+        )
+
     def _fixed(self) -> bool:
         """Whether every step is the same sequence of kernels, so that one recording serves all."""
         alone = self.processes.count == 1 and self.settings.accumulate == 1
@@ -330,10 +360,13 @@ class Run:
 
     # -- predictions ----------------------------------------------------------------------------------------------
 
-    def predict(self, examples: Examples, network: nn.Module | None = None) -> Tensor:
+    def predict(self, examples: Examples) -> Tensor:
         """Probabilities for all rows, in evaluation mode; every process predicts its share and holds all."""
-        return predict(
-            network or self.classifier,
+        return self._predict_each([self.classifier], examples)[0]
+
+    def _predict_each(self, networks: Sequence[nn.Module], examples: Examples) -> list[Tensor]:
+        return predict_each(
+            networks,
             examples.store,
             examples.rows,
             device=self.device,
@@ -360,12 +393,10 @@ class Run:
         order = self._order(epoch)
         started, saved = time.perf_counter(), time.perf_counter()
         size, first = self.settings.batch_size, self.step % self.batches
-        read_ahead = getattr(self.training.store, "ahead", lambda rows: None)  # a store that reads from a file
         self.classifier.train()
         self.method.train()
-        for number in range(first, self.batches):
+        for number in _numbers(self.training.store, self.training.rows[order], size, first):
             clock = Clock(epoch, self.settings.epochs, self.step, steps)
-            read_ahead(self.training.rows[order[(number + 1) * size : (number + 2) * size]])
             self._train_step(order[number * size : (number + 1) * size], clock)
             self.step += 1
             advance(f"epoch {epoch}/{self.settings.epochs}")
@@ -394,15 +425,13 @@ class Run:
             self.method.end_epoch(self.predict(self.training), Clock(epoch, self.settings.epochs, self.step, steps))
         scores: dict[str, float] = {}
         if self.validation is not None:
-            predictions = self.predict(self.validation)
-            scores["raw"] = selection_score(predictions, self.validation.labels)
+            networks = {"raw": self.classifier, **({} if self.average is None else {"averaged": self.average})}
+            predictions = self._predict_each(list(networks.values()), self.validation)
+            for weights, probabilities in zip(networks, predictions, strict=True):
+                scores[weights] = selection_score(probabilities, self.validation.labels)
             if self.processes.first:
-                counts = unobserved_counts(predictions, self.validation.labels)
+                counts = unobserved_counts(predictions[0], self.validation.labels)
                 self.log.write("histogram", self.step, epoch=epoch, counts=counts)
-            if self.average is not None:
-                scores["averaged"] = selection_score(
-                    self.predict(self.validation, self.average), self.validation.labels
-                )
         self._keep_best(epoch, scores)
         self._log_epoch(epoch, mean_loss, scores, trained, time.perf_counter() - started - trained, batches)
         self._save()
@@ -457,6 +486,8 @@ class Run:
         if last.exists():
             self._load(last)
         else:
+            if self._looks_first:
+                self._look_first()
             self._save()  # the first checkpoint: what the very start looked like
         if self.processes.first:
             self.log.cut(self.step)
@@ -537,9 +568,16 @@ def refuse_other_labels(path: Path, fingerprint: str, labels: Labels) -> None:
         raise InputError(f"{path} belongs to another data set: its labels are not those given now")
 
 
+def _numbers(store: Store, rows: np.ndarray, size: int, first: int = 0) -> Iterable[int]:
+    """The numbers of the batches of these rows; a store that reads from a file reads ahead of them."""
+    if isinstance(store, FeatureStore):
+        return store.reading(rows, size, first)
+    return range(first, math.ceil(len(rows) / size))
+
+
 @torch.no_grad()
-def predict(
-    network: nn.Module,
+def predict_each(
+    networks: Sequence[nn.Module],
     store: Store,
     rows: np.ndarray,
     *,
@@ -547,19 +585,32 @@ def predict(
     batch_size: int = 256,
     precision: str = "32",
     processes: Processes | None = None,
-) -> Tensor:
-    """Probabilities (N, L) in float32 for these rows of the store."""
+) -> list[Tensor]:
+    """Probabilities (N, L) in float32 for these rows of the store, of every network; rows are read once for all."""
     processes = processes or Processes()
-    was_training = network.training
-    network.eval()
-    parts = []
-    for start in range(0, len(rows), batch_size):
-        chunk = rows[start : start + batch_size]
+    were_training = [network.training for network in networks]
+    results = [torch.zeros(0, 0, device=device) for _ in networks]
+    for network in networks:
+        network.eval()
+    order = np.argsort(rows, kind="stable")  # as they lie in a file
+    for number in _numbers(store, rows[order], batch_size):
+        places = order[number * batch_size : (number + 1) * batch_size]
+        chunk = rows[places]
         inputs = store.batch(chunk[processes.share(len(chunk))]).to(device, non_blocking=True)
         if inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            logits = network(inputs).logits
-        parts.append(processes.gather(torch.sigmoid(logits.float()), len(chunk)))
-    network.train(was_training)
-    return torch.cat(parts) if parts else torch.zeros(0, 0, device=device)
+        for place, network in enumerate(networks):
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                logits = network(inputs).logits
+            probabilities = processes.gather(torch.sigmoid(logits.float()), len(chunk))
+            if number == 0:
+                results[place] = probabilities.new_empty(len(rows), probabilities.shape[1])
+            results[place][torch.from_numpy(places).to(device)] = probabilities
+    for network, was_training in zip(networks, were_training, strict=True):
+        network.train(was_training)
+    return results
+
+
+def predict(network: nn.Module, store: Store, rows: np.ndarray, **options: Any) -> Tensor:
+    """`predict_each` of one network."""
+    return predict_each([network], store, rows, **options)[0]

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 
-from ..errors import InputError
-from ..labels import KEstimate
-from ..labels.entries import row_blocks
+from .errors import InputError
+from .labels import KEstimate
+from .labels.entries import row_blocks
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]

@@ -1,0 +1,82 @@
+"""A first look at the training rows: what linear heads on the features of a pretrained backbone say of their labels.
+
+Each row is judged by heads that never saw its label, so what they say of it is no better than of a new row. Their
+logits are calibrated by the annotator's choice of the named labels (`spml.calibrate`), which needs no full labels and
+no k, and given the named label become the probability of every other label being there, too.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..calibrate import calibrate
+from ..data.features import FeatureStore
+from ..labels import Labels
+from ..models import Classifier
+from .linear import HeadSpec, train_heads
+
+FOLDS = 4
+# How well a head's predictions are calibrated and how well they rank differ, and which of the two is the better judge
+# depends on the data; so both look, and their mean.
+METHODS = ("annotator", "auto")
+LEARNING_RATE = 1e-3
+BATCH_SIZE = 64
+STEPS = 1000
+FEWEST_EPOCHS, MOST_EPOCHS = 10, 100  # of each head the epoch is kept that ranks the labels of the rows left out best
+FEWEST_ROWS = 10 * FOLDS
+MOST_NUMBERS = 2**31  # of features and confidences together
+
+
+def worth_a_look(classifier: object, labels: Labels) -> bool:
+    """Whether there is a backbone that has learned something, and labels that can be calibrated by, and room."""
+    if not isinstance(classifier, Classifier):
+        return False
+    source = classifier.description.get("weights", {}).get("source", "random")
+    if source in ("random", "given with the module"):
+        return False
+    numbers = len(labels) * (labels.num_classes + 2048)
+    named, _ = labels.positives()
+    singles = np.count_nonzero(np.bincount(named, minlength=len(labels)) == 1)
+    return numbers <= MOST_NUMBERS and int(singles) >= FEWEST_ROWS
+
+
+def first_look(
+    features: FeatureStore, labels: Labels, *, seed: int = 0, device: str | torch.device = "cpu", progress: bool = True
+) -> npt.NDArray[np.float32]:
+    """P(label present) of every row and label (N, L): 1 and 0 where that is known."""
+    known = labels.dense()
+    by_method = out_of_fold_logits(features, labels, seed=seed, device=device, progress=progress)
+    looks = [*by_method.values(), torch.stack(list(by_method.values())).mean(0)]
+    judged = []
+    for logits in looks:
+        probabilities = torch.sigmoid(logits.double()).numpy()
+        judged.append((calibrate(probabilities, known), probabilities))
+    calibration, probabilities = max(judged, key=lambda pair: pair[0].log_likelihood)
+    return calibration.confidences(probabilities, known)
+
+
+def out_of_fold_logits(
+    features: FeatureStore, labels: Labels, *, seed: int = 0, device: str | torch.device = "cpu", progress: bool = True
+) -> dict[str, Tensor]:
+    """Logits (N, L) of every row by heads trained on the rows of the other folds, for each of `METHODS`."""
+    fold = np.random.default_rng([seed, 0xF01D]).permutation(len(labels)) % FOLDS
+    specs = [HeadSpec(name, {}, LEARNING_RATE, BATCH_SIZE, seed) for name in METHODS]
+    logits = {name: torch.zeros(len(labels), labels.num_classes) for name in METHODS}
+    for number in range(FOLDS):
+        inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        left_out = FeatureStore(features.batch(outside).numpy())
+        results = train_heads(
+            FeatureStore(features.batch(inside).numpy()),
+            labels.subset(inside),
+            specs,
+            epochs=min(max(math.ceil(STEPS * BATCH_SIZE / len(inside)), FEWEST_EPOCHS), MOST_EPOCHS),
+            validation=(left_out, labels.subset(outside)),
+            device=device,
+            progress=progress,
+        )
+        for result in results:
+            logits[result.spec.method][torch.from_numpy(outside)] = result.score(left_out).cpu()
+    return logits

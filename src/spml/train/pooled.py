@@ -1,0 +1,37 @@
+"""What the head would see: a backbone's pooled features of the rows of a store."""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.features import FeatureStore
+from ..models import Classifier
+
+
+class Rows(Protocol):
+    def batch(self, rows: np.ndarray) -> Tensor: ...
+
+
+@torch.no_grad()
+def pooled_features(
+    classifier: Classifier,
+    store: Rows,
+    rows: np.ndarray,
+    device: str | torch.device,
+    *,
+    batch_size: int = 64,
+    precision: str = "32",
+) -> FeatureStore:
+    """The backbone's pooled features of these rows, in evaluation mode, without any augmentation."""
+    was_training = classifier.training
+    classifier.to(device).eval()
+    target = torch.device(device)
+    parts: list[Tensor] = []
+    for start in range(0, len(rows), batch_size):
+        images = store.batch(rows[start : start + batch_size]).to(target)
+        with torch.autocast(target.type, torch.bfloat16, enabled=precision == "bf16"):
+            parts.append(classifier.features(images).float().cpu())
+    classifier.train(was_training)
+    return FeatureStore(np.concatenate([part.numpy() for part in parts]))

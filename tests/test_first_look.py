@@ -1,0 +1,135 @@
+"""The first look: out of fold, calibrated, remembered with the run, and only where there is something to see."""
+
+import numpy as np
+import pytest
+import torch
+
+from spml.data import ImageStore
+from spml.data.features import FeatureStore
+from spml.labels import Labels
+from spml.methods import Clock, Problem, method
+from spml.models import build_classifier
+from spml.train import first_look as looking
+from spml.train.first_look import FOLDS, first_look, out_of_fold_logits, worth_a_look
+from spml.train.linear import HeadSpec, train_heads
+from spml.train.loop import Examples, Run
+from spml.train.settings import TrainSettings
+
+CLASSES = ("a", "b", "c", "d", "e")
+
+
+def some_rows(rows: int = 240, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Labels]:
+    """Features that show which of five labels are there, the truth, and one label of each row."""
+    draw = np.random.default_rng(seed)
+    truth = draw.random((rows, 5)) < 0.3
+    truth[np.arange(rows), draw.integers(0, 5, rows)] = True
+    features = truth @ draw.normal(0, 2, (5, 24)) + draw.normal(0, 0.5, (rows, 24))
+    named = np.array([draw.choice(np.flatnonzero(row)) for row in truth])
+    return features.astype(np.float32), truth, Labels.from_indices(named, CLASSES)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "MOST_EPOCHS", 30)
+    monkeypatch.setattr(looking, "LEARNING_RATE", 1e-2)
+
+
+def test_confidences_find_what_was_not_named() -> None:
+    features, truth, labels = some_rows(1000)
+    seen = first_look(FeatureStore(features), labels, progress=False)
+    known = labels.dense()
+    assert (seen[known > 0] == 1).all()
+    present, absent = seen[(known == 0) & truth], seen[(known == 0) & ~truth]
+    assert present.mean() > 0.5
+    assert absent.mean() < 0.1
+    assert abs(seen.sum(1).mean() - truth.sum(1).mean()) < 0.5  # k, of which nothing was said
+
+
+def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
+    features, _, labels = some_rows(80)
+    logits = out_of_fold_logits(FeatureStore(features), labels, seed=3, progress=False)
+    fold = np.random.default_rng([3, 0xF01D]).permutation(80) % FOLDS
+    outside, inside = np.flatnonzero(fold == 1), np.flatnonzero(fold != 1)
+    spec = HeadSpec("auto", {}, looking.LEARNING_RATE, looking.BATCH_SIZE, 3)
+    (alone,) = train_heads(
+        features[inside],
+        labels.subset(inside),
+        [spec],
+        epochs=30,
+        validation=(features[outside], labels.subset(outside)),
+        progress=False,
+    )
+    torch.testing.assert_close(logits["auto"][torch.from_numpy(outside)], alone.score(features[outside]))
+
+
+def test_what_is_known_stays_known() -> None:
+    features, truth, labels = some_rows()
+    table = labels.dense().copy()
+    table[:20] = np.where(truth[:20], 1, -1)
+    seen = first_look(FeatureStore(features), Labels.from_matrix(table, CLASSES), progress=False)
+    assert (seen[:20] == truth[:20]).all()
+
+
+def test_where_it_is_worth_looking() -> None:
+    _, _, labels = some_rows()
+    classifier = build_classifier("small", 5, image_size=32)
+    assert not worth_a_look(classifier, labels)  # random weights
+    classifier.description["weights"] = {"source": "ImageNet"}
+    assert worth_a_look(classifier, labels)
+    assert not worth_a_look(torch.nn.Linear(3, 5), labels)
+    assert not worth_a_look(classifier, labels.subset(np.arange(20)))
+    pairs = np.zeros((240, 5), np.int8)
+    pairs[:, :2] = 1
+    assert not worth_a_look(classifier, Labels.from_matrix(pairs, CLASSES))  # nobody chose one
+
+
+def test_without_a_look_auto_goes_by_the_annotators_choice() -> None:
+    _, _, labels = some_rows(8)
+    logits, rows = torch.randn(8, 5), torch.arange(8)
+    plain, looked = method("auto"), method("auto")
+    plain.prepare(Problem(labels))
+    looked.prepare(Problem(labels, first_look=True))
+    targets = torch.rand(8, 5).half()
+    looked.first_look(targets)
+    given = torch.from_numpy(labels.dense())
+    clock = Clock()
+    cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets.float(), reduction="none")
+    torch.testing.assert_close(looked.objective(logits, given, rows, clock), cross_entropy.sum(1).mean())
+    assert not torch.isclose(plain.objective(logits, given, rows, clock), looked.objective(logits, given, rows, clock))
+    assert not plain.state_dict()
+    assert list(looked.state_dict()) == ["memory.values"]
+
+
+def test_a_run_looks_once_and_remembers(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(0, 256, (48, 3, 32, 32), dtype=np.uint8)
+    labels = Labels.from_indices(draw.integers(0, 5, 48), CLASSES)
+    looks = []
+    real = looking.first_look
+    monkeypatch.setattr(looking, "first_look", lambda *given, **named: looks.append(1) or real(*given, **named))
+
+    def run(epochs: int, folder: str) -> Run:
+        torch.manual_seed(0)
+        classifier = build_classifier("small", 5, image_size=32)
+        classifier.description["weights"] = {"source": "ImageNet"}
+        examples = Examples(ImageStore.from_array(pixels), np.arange(48), labels)
+        settings = TrainSettings(epochs=epochs, batch_size=16)
+        made = Run(
+            tmp_path / folder, classifier, method("auto"), examples, None, settings, device="cpu", progress=False
+        )
+        return made
+
+    whole = run(2, "whole")
+    whole.fit()
+    assert len(looks) == 1
+    broken = run(2, "broken")
+    broken._interrupted.set()
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit()
+    assert len(looks) == 2
+    resumed = run(2, "broken")
+    resumed.fit()
+    assert len(looks) == 2  # not once more
+    for a, b in zip(whole.classifier.parameters(), resumed.classifier.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(whole.method.memory.values, resumed.method.memory.values)
