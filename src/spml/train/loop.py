@@ -41,6 +41,7 @@ from .checkpoint import (
     write_text,
 )
 from .graph import LAUNCH, StepGraph
+from .half import HalfWeights
 from .log import RunLog, Tracker
 from .pooled import pooled_features
 from .processes import Processes
@@ -195,6 +196,9 @@ class Run:
         single = type(method).loss is Method.loss
         self._by_rows = self.processes.count > 1 and single and method.needs.splits is not None
         self._graph = self._make_graph() if self._fixed() else None
+        many_small = self._graph is not None and self.settings.precision == "bf16"
+        self._half = HalfWeights(self.classifier) if many_small else None
+        self._forward: Callable[[Tensor], Any] = self._half or self.classifier
 
     # -- what the run is ------------------------------------------------------------------------------------------
 
@@ -290,7 +294,7 @@ class Run:
             return loss if penalty is None else loss + penalty
 
         def model(view: Tensor) -> Gathered:
-            outputs = self.classifier(view.contiguous(memory_format=torch.channels_last) if view.dim() == 4 else view)
+            outputs = self._forward(view.contiguous(memory_format=torch.channels_last) if view.dim() == 4 else view)
             parts = (outputs.logits, outputs.embeddings, outputs.maps)
             return Gathered(None if part is None else self.processes.gather(part, total) for part in parts)
 
@@ -300,9 +304,13 @@ class Run:
 
     def _optimise(self, batch: Batch, clock: Clock, move: bool) -> None:
         """Forward, backward and, where `move`, a step of the optimiser."""
+        if self._half is not None:
+            self._half.refresh()
         with self._autocast():
             loss = self._loss(batch, clock)
         (loss / self.settings.accumulate).backward()
+        if self._half is not None:
+            self._half.hand_over_gradients()
         own_loss = self.own_loss if self._by_rows else self.loss_sum
         own_loss += loss.detach()
         if not move:
@@ -592,10 +600,11 @@ def predict_each(
     results = [torch.zeros(0, 0, device=device) for _ in networks]
     for network in networks:
         network.eval()
-    order = np.argsort(rows, kind="stable")  # as they lie in a file
-    for number in _numbers(store, rows[order], batch_size):
-        places = order[number * batch_size : (number + 1) * batch_size]
-        chunk = rows[places]
+    order = np.argsort(rows, kind="stable")
+    rows = rows[order]  # as they lie in a file
+    for number in _numbers(store, rows, batch_size):
+        start = number * batch_size
+        chunk = rows[start : start + batch_size]
         inputs = store.batch(chunk[processes.share(len(chunk))]).to(device, non_blocking=True)
         if inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
@@ -605,9 +614,12 @@ def predict_each(
             probabilities = processes.gather(torch.sigmoid(logits.float()), len(chunk))
             if number == 0:
                 results[place] = probabilities.new_empty(len(rows), probabilities.shape[1])
-            results[place][torch.from_numpy(places).to(device)] = probabilities
+            results[place][start : start + len(chunk)] = probabilities
     for network, was_training in zip(networks, were_training, strict=True):
         network.train(was_training)
+    if (np.diff(order) < 0).any():
+        back = torch.from_numpy(np.argsort(order)).to(device)
+        results = [result[back] for result in results]
     return results
 
 
