@@ -10,6 +10,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import torch
+from rich.progress import track
 from torch import Tensor
 
 from ..calibrate import calibrate
@@ -65,7 +66,7 @@ def out_of_fold_logits(
     fold = np.random.default_rng([seed, 0xF01D]).permutation(len(labels)) % FOLDS
     specs = [HeadSpec(name, {}, LEARNING_RATE, BATCH_SIZE, seed) for name in METHODS]
     logits = {name: torch.zeros(len(labels), labels.num_classes) for name in METHODS}
-    for number in range(FOLDS):
+    for number in track(range(FOLDS), "first look: linear heads", disable=not progress):
         inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         left_out = FeatureStore(features.batch(outside).numpy())
         results = train_heads(
@@ -75,7 +76,7 @@ def out_of_fold_logits(
             epochs=min(max(math.ceil(STEPS * BATCH_SIZE / len(inside)), FEWEST_EPOCHS), MOST_EPOCHS),
             validation=(left_out, labels.subset(outside)),
             device=device,
-            progress=progress,
+            progress=False,
         )
         for result in results:
             logits[result.spec.method][torch.from_numpy(outside)] = result.score(left_out).cpu()

@@ -248,9 +248,17 @@ class Run:
 
         examples, classifier = self.training, self.classifier
         assert isinstance(classifier, Classifier)
-        precision, seed = self.settings.precision, self.settings.seed
-        features = pooled_features(classifier, examples.store, examples.rows, self.device, precision=precision)
-        confidences = first_look(features, examples.labels, seed=seed, device=self.device, progress=self.progress)
+        features = pooled_features(
+            classifier,
+            examples.store,
+            examples.rows,
+            self.device,
+            precision=self.settings.precision,
+            progress="first look: features" if self.progress else None,
+        )
+        confidences = first_look(
+            features, examples.labels, seed=self.settings.seed, device=self.device, progress=self.progress
+        )
         shared = torch.from_numpy(confidences).to(self.device)
         self.processes.synchronise([shared])  # the same in all, whatever their devices round to
         self.method.first_look(shared)

@@ -4,6 +4,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from rich.progress import track
 from torch import Tensor
 
 from ..data.features import FeatureStore
@@ -23,13 +24,18 @@ def pooled_features(
     *,
     batch_size: int = 64,
     precision: str = "32",
+    progress: str | None = None,
 ) -> FeatureStore:
-    """The backbone's pooled features of these rows, in evaluation mode, without any augmentation."""
+    """The backbone's pooled features of these rows, in evaluation mode, without any augmentation.
+
+    progress: what a progress bar says, None for none.
+    """
     was_training = classifier.training
     classifier.to(device).eval()
     target = torch.device(device)
     parts: list[Tensor] = []
-    for start in range(0, len(rows), batch_size):
+    starts = range(0, len(rows), batch_size)
+    for start in starts if progress is None else track(starts, progress):
         images = store.batch(rows[start : start + batch_size]).to(target)
         with torch.autocast(target.type, torch.bfloat16, enabled=precision == "bf16"):
             parts.append(classifier.features(images).float().cpu())
