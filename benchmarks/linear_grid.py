@@ -1,7 +1,7 @@
 """Cole et al.'s linear protocol on one data set: every method at every learning rate and batch size, all at once.
 
-    python benchmarks/linear_grid.py --data ../shared/data/voc12 --out results/linear-voc12.csv
-    python benchmarks/linear_grid.py --data ../shared/data/voc12 --device cuda --out results/linear-voc12.csv
+    python benchmarks/linear_grid.py --data ../shared/data/voc12 --out runs/linear-voc12.csv
+    python benchmarks/linear_grid.py --data ../shared/data/voc12 --device cuda --out runs/linear-voc12.csv
 
 On VOC 2012 features that is 264 heads (11 methods, 4 learning rates, 2 batch sizes, 3 seeds) of 25 epochs. A row of
 the table is one method and seed, at the learning rate and batch size with the best validation mAP over the seeds;
