@@ -24,10 +24,9 @@ from spml.methods.base import uniform_per_head
 from spml.metrics import average_precision
 from spml.models.features import FeatureClassifier
 from spml.recover import recover
-from spml.train import linear
 from spml.train.checkpoint import read_tensors
 from spml.train.finished import FinishedRun
-from spml.train.linear import HeadResult, HeadSpec, train_heads
+from spml.train.linear import HeadResult, HeadSpec, group, judge, train_heads
 from spml.train.loop import Examples, Run
 from spml.train.settings import TrainSettings
 
@@ -63,16 +62,16 @@ def heads(features: np.ndarray, names: list[str]) -> list[HeadResult]:
 def test_training_by_parts_is_training_whole(features: np.ndarray, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [name for name, split in SPLITS.items() if split == kind]
     whole = heads(features, names)
-    monkeypatch.setattr(linear, "_MANY_ENTRIES", 0)
-    monkeypatch.setattr(linear, "_PART_ENTRIES", 64)  # parts of 4 classes, or of 3 rows
+    monkeypatch.setattr(group, "MANY_ENTRIES", 0)
+    monkeypatch.setattr(group, "PART_ENTRIES", 64)  # parts of 4 classes, or of 3 rows
     seen: set[tuple[int, ...]] = set()
-    objective = linear._Block.objective
+    objective = group.Block.objective
 
     def watched(self, logits, *inputs):
         seen.add(tuple(logits.shape))
         return objective(self, logits, *inputs)
 
-    monkeypatch.setattr(linear._Block, "objective", watched)
+    monkeypatch.setattr(group.Block, "objective", watched)
     parts = heads(features, names)
     assert max(b * c for _, b, c in seen) <= 64
     for one, other in zip(parts, whole, strict=True):
@@ -103,7 +102,7 @@ def test_an_objective_falls_apart_as_it_is_said_to(name: str) -> None:
 def test_methods_of_the_whole_batch_see_it_whole(features: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"epr", "role", "role-16bit", "ll-r", "ll-ct", "ll-cp", "em-apl"} & set(SPLITS)
     whole = heads(features, ["epr", "an"])
-    monkeypatch.setattr(linear, "_MANY_ENTRIES", 0)
+    monkeypatch.setattr(group, "MANY_ENTRIES", 0)
     for one, other in zip(heads(features, ["epr", "an"]), whole, strict=True):
         assert torch.equal(one.weight, other.weight)
 
@@ -125,7 +124,7 @@ def test_judging_by_parts_is_judging_whole(
     whole = trained()
     wanted = average_precision(whole[0].score(features), truth.dense() > 0, mask=truth.dense() != 0)
     torch.testing.assert_close(whole[0].average_precision(features, truth), wanted, equal_nan=True)
-    monkeypatch.setattr(linear, "_JUDGED", 5 * ROWS)
+    monkeypatch.setattr(judge, "JUDGED", 5 * ROWS)
     by_parts = trained()
     for one, other in zip(by_parts, whole, strict=True):
         assert one.validation == pytest.approx(other.validation)
@@ -320,17 +319,18 @@ def test_training_and_scoring_a_mapped_file_hold_a_part_of_it(tmp_path: Path) ->
 import torch
 from spml.labels import Labels
 from spml.train import linear
-linear._SMALL = 0
+from spml.train.linear import rows
+rows.SMALL = 0
 labels = Labels.from_indices(np.arange(400_000) % 5, map(str, range(5)))
 warm = linear.train_heads(np.zeros((64, 256), np.float32), labels.subset(range(64)), [linear.HeadSpec("an")],
                           epochs=1, progress=False)
 before, most = own(), 0
-batch = linear.FeatureStore._dense
+batch = rows.FeatureStore._dense
 def watched(self, rows):
     global most
     most = max(most, own())
     return batch(self, rows)
-linear.FeatureStore._dense = watched
+rows.FeatureStore._dense = watched
 (head,) = linear.train_heads(sys.argv[1], labels, [linear.HeadSpec("an", batch_size=4096)], epochs=1, progress=False)
 head.average_precision(sys.argv[1], labels)
 print(most - before)

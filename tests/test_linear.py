@@ -18,7 +18,6 @@ from spml.labels import Labels, simulate
 from spml.methods import METHODS, Clock, Needs, Problem, method, register
 from spml.methods.base import Method, mean_entry
 from spml.metrics import mean_average_precision
-from spml.train import linear
 from spml.train.linear import (
     FeatureRows,
     HeadResult,
@@ -27,6 +26,7 @@ from spml.train.linear import (
     row_order,
     train_heads,
 )
+from spml.train.linear import rows as rows_module
 
 ON_FEATURES = sorted(name for name, cls in METHODS.items() if cls.needs.head == "linear")
 # Settings under which a run of four epochs meets every part of a method.
@@ -233,7 +233,7 @@ class CountingStore(FeatureStore):
 def test_each_head_stops_by_itself(
     task: Task, early_stopping: Any, stopped: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear, "_SMALL", 0)  # no copy: every batch comes from the store, and is counted
+    monkeypatch.setattr(rows_module, "SMALL", 0)  # no copy: every batch comes from the store, and is counted
     course = [[1, 2, 2, 3, 3, 1, 9, 9], [5, 4, 4, 9, 9, 9, 9, 9]]
     calls = iter([score for epoch in zip(*course, strict=True) for score in epoch])
     specs = [HeadSpec("an", {}, rate, 8, 0) for rate in (1e-3, 1e-2)]
@@ -269,7 +269,7 @@ def test_features_from_a_file_by_rows(task: Task, tmp_path: Any, small: int, mon
 
     Batches come from the file itself, and its labels from the table, where a copy would not be small.
     """
-    monkeypatch.setattr(linear, "_SMALL", small)
+    monkeypatch.setattr(rows_module, "SMALL", small)
     half = task.features.astype(np.float16)
     scattered = np.zeros((3 * ROWS, DIM), np.float16)
     rows = np.random.default_rng(1).choice(3 * ROWS, ROWS, replace=False)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from .. import __version__
 from ..data import views
 from ..data.features import FeatureStore
+from ..data.images import ImageStore
 from ..errors import InputError
 from ..labels import Labels
 from ..methods import Batch, Clock, Method, Problem
@@ -411,7 +412,7 @@ class Run:
         size, first = self.settings.batch_size, self.step % self.batches
         self.classifier.train()
         self.method.train()
-        for number in _numbers(self.training.store, self.training.rows[order], size, first):
+        for number in _numbers(self.training.store, self.training.rows[order], size, first, self.processes):
             clock = Clock(epoch, self.settings.epochs, self.step, steps)
             self._train_step(order[number * size : (number + 1) * size], clock)
             self.step += 1
@@ -584,8 +585,10 @@ def refuse_other_labels(path: Path, fingerprint: str, labels: Labels) -> None:
         raise InputError(f"{path} belongs to another data set: its labels are not those given now")
 
 
-def _numbers(store: Store, rows: np.ndarray, size: int, first: int = 0) -> Iterable[int]:
-    """The numbers of the batches of these rows; a store that reads from a file reads ahead of them."""
+def _numbers(store: Store, rows: np.ndarray, size: int, first: int, processes: Processes) -> Iterable[int]:
+    """The numbers of the batches of these rows; a store that reads or decodes files does so ahead of them."""
+    if isinstance(store, ImageStore):
+        return store.reading(rows, size, first, processes.share)
     if isinstance(store, FeatureStore):
         return store.reading(rows, size, first)
     return range(first, math.ceil(len(rows) / size))
@@ -610,7 +613,7 @@ def predict_each(
         network.eval()
     order = np.argsort(rows, kind="stable")
     rows = rows[order]  # as they lie in a file
-    for number in _numbers(store, rows, batch_size):
+    for number in _numbers(store, rows, batch_size, 0, processes):
         start = number * batch_size
         chunk = rows[start : start + batch_size]
         inputs = store.batch(chunk[processes.share(len(chunk))]).to(device, non_blocking=True)

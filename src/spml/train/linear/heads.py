@@ -1,0 +1,85 @@
+"""A head to train, how it starts and what became of it."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import InputError
+from .judge import KnownTruth, Truth, class_precision
+from .rows import Rows, as_features
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """One head to train. Hashable; `dataclasses.asdict` of it is plain JSON."""
+
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate: float = 1e-3
+    batch_size: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", dict(self.settings))
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, not {self.batch_size}")
+
+    def __hash__(self) -> int:
+        return hash((self.method_key, self.learning_rate, self.batch_size, self.seed))
+
+    @property
+    def method_key(self) -> tuple[str, str]:
+        """What heads of one method instance have in common: its name and its settings."""
+        return self.method, json.dumps(self.settings, sort_keys=True, default=repr)
+
+
+@dataclass
+class HeadResult:
+    """A trained head: its best epoch by validation, or its last where there was none."""
+
+    spec: HeadSpec
+    validation: list[float]
+    """The selection score (mAP) of every epoch up to `stopped_epoch`; empty without validation."""
+    best_epoch: int
+    stopped_epoch: int
+    weight: Tensor
+    """(D, L)"""
+    bias: Tensor
+    """(L,)"""
+    method_state: dict[str, Tensor]
+    """What the method remembered for this head at its best epoch, as its `state_dict` names it."""
+
+    @torch.no_grad()
+    def score(self, features: Any) -> Tensor:
+        """Logits (N, L) of all rows."""
+        rows = Rows(as_features(features), self.weight.device)
+        return torch.cat([x @ self.weight + self.bias for x in rows.blocks()])
+
+    @torch.no_grad()
+    def average_precision(self, features: Any, truth: Truth) -> Tensor:
+        """Average precision of every class, (L,); NaN without a positive.
+
+        Some classes at a time: the logits of all rows and classes are never held together.
+        """
+        rows, table = Rows(as_features(features), self.weight.device), KnownTruth(truth, self.weight.device)
+        if table.shape != (len(rows), len(self.bias)):
+            raise InputError(f"the truth is a table of {table.shape}, expected {(len(rows), len(self.bias))}")
+        precision = class_precision(rows, self.weight.T, self.bias, table)
+        if precision is None:
+            raise InputError(f"the head {self.spec} predicts numbers that are not finite")
+        return precision
+
+
+def linear_start(dim: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Weight (L, D) and bias (L,) of `nn.Linear(dim, classes)` made after `torch.manual_seed(seed)`."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = nn.init.kaiming_uniform_(torch.empty(classes, dim), a=math.sqrt(5), generator=generator)
+    bound = 1 / math.sqrt(dim)
+    return weight, nn.init.uniform_(torch.empty(classes), -bound, bound, generator=generator)

@@ -1,0 +1,146 @@
+"""Features and labels as the heads read them: batches on the device."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ...data.features import FeatureStore
+from ...errors import InputError
+from ...labels import Labels
+from ...methods import Method
+
+BLOCK = 2**22  # features handed out at one time when all rows are scored
+SMALL = 2**28  # bytes up to which features and label tables are copied into one matrix, whose batches are quick
+
+
+class Features(Protocol):
+    """Rows of features: a `FeatureStore`, or some rows of one."""
+
+    @property
+    def dim(self) -> int: ...
+    def __len__(self) -> int: ...
+    def batch(self, rows: Any) -> Tensor: ...
+    def ahead(self, rows: Any) -> None: ...
+    def check_finite(self) -> None: ...
+    def to_device(self, device: torch.device | str) -> bool: ...
+
+
+class FeatureRows:
+    """Some rows of a feature store, without copying them."""
+
+    def __init__(self, store: FeatureStore, rows: Any) -> None:
+        self.store = store
+        self.rows = torch.as_tensor(rows, dtype=torch.int64)
+
+    @property
+    def dim(self) -> int:
+        return self.store.dim
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, rows: Any) -> Tensor:
+        index = torch.as_tensor(rows)
+        return self.store.batch(self.rows.to(index.device)[index])
+
+    def ahead(self, rows: Any) -> None:
+        index = torch.as_tensor(rows)
+        self.store.ahead(self.rows.to(index.device)[index])
+
+    def check_finite(self) -> None:
+        self.store.check_finite()
+
+    def to_device(self, device: torch.device | str) -> bool:
+        resident = self.store.to_device(device)
+        if resident:
+            self.rows = self.rows.to(device)
+        return resident
+
+
+def as_features(values: Any) -> Features:
+    """A feature store of a matrix, path or store."""
+    return values if isinstance(values, (FeatureStore, FeatureRows)) else FeatureStore(values)
+
+
+class Rows:
+    """Features as they are read: float32 batches on the device, from a copy there if that is small."""
+
+    def __init__(self, features: Features, device: torch.device) -> None:
+        self.features, self.device, self.dim = features, device, features.dim
+        self._matrix: Tensor | None = None
+        if 4 * len(features) * features.dim <= SMALL:
+            self._matrix = torch.cat(list(self.blocks()))
+        self.resident = self._matrix is not None or (device.type != "cpu" and features.to_device(device))
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def batch(self, rows: Tensor) -> Tensor:
+        """(B, D)"""
+        if self._matrix is not None:
+            return self._matrix.index_select(0, rows)
+        return self.features.batch(rows).to(self.device)
+
+    def ahead(self, rows: Tensor) -> None:
+        """Start reading the rows of a later batch, where they lie in a file."""
+        if not self.resident and len(rows):
+            self.features.ahead(rows)
+
+    def blocks(self) -> Iterator[Tensor]:
+        """All rows in order, some at a time."""
+        step = max(1, BLOCK // self.dim)
+        for start in range(0, len(self), step):
+            stop = min(start + step, len(self))
+            if self._matrix is not None:
+                yield self._matrix[start:stop]
+            else:
+                yield self.features.batch(torch.arange(start, stop)).to(self.device)
+
+
+class Table:
+    """A label table whose batches are made on the device."""
+
+    def __init__(self, labels: Labels, device: torch.device) -> None:
+        self.labels, self.device = labels, device
+        small = len(labels) * labels.num_classes <= SMALL
+        self._dense = torch.from_numpy(labels.dense()).to(device) if small else None
+
+    def batch(self, rows: Tensor) -> Tensor:
+        """int8 (B, L)."""
+        return self.labels.batch(rows, self.device) if self._dense is None else self._dense.index_select(0, rows)
+
+
+class Tables:
+    """The label tables there are, by what a method may need of one."""
+
+    def __init__(self, labels: Labels, full: Labels | None, negatives: Labels | None, device: torch.device) -> None:
+        for name, table in (("full_labels", full), ("negatives_labels", negatives)):
+            if table is not None and table.shape != labels.shape:
+                raise InputError(f"{name} is a table of {table.shape}, but labels one of {labels.shape}")
+        self.shape = labels.shape
+        self._given = {"positives": labels, "full": full or labels, "negatives": negatives or labels}
+        self._device = device
+        self._made: dict[str, Table] = {}
+
+    def of(self, asking: Method) -> Table:
+        """The table for a method; an error if it needs more than is known."""
+        need = asking.needs.labels
+        if need not in self._made:
+            given = self._given[need]
+            if need == "full" and not given.is_full:
+                raise InputError(f"method {asking.name!r} needs full labels, but some are unknown: give full_labels")
+            if need == "negatives" and not given.counts().negatives.any():
+                raise InputError(
+                    f"method {asking.name!r} needs known negatives, but there are none: give negatives_labels"
+                )
+            self._made[need] = Table(given, self._device)
+        return self._made[need]
+
+
+def row_order(seed: int, epoch: int, rows: int) -> npt.NDArray[np.int64]:
+    """The order in which an epoch takes the training rows: a function of (seed, epoch)."""
+    return np.random.default_rng((seed, epoch)).permutation(rows)

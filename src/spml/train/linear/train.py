@@ -1,0 +1,214 @@
+"""All heads of a list, in groups and teams that fit into memory."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+
+from ...errors import InputError
+from ...labels import Labels
+from ..graph import WatchedClock, recording
+from .branches import new_stream, side_by_side
+from .group import Group, Task
+from .heads import HeadResult, HeadSpec
+from .judge import Judge, Selection, Truth
+from .rows import Rows, Tables, as_features
+
+SMALL_STEP = 2**27  # products of weights and features in a step up to which one CPU thread computes it
+
+
+def train_heads(
+    features: Any,
+    labels: Labels,
+    specs: Sequence[HeadSpec],
+    *,
+    epochs: int = 25,
+    validation: tuple[Any, Truth] | None = None,
+    k: float | None = None,
+    device: str | torch.device = "cpu",
+    early_stopping: Literal["first-drop"] | int | None = None,
+    full_labels: Labels | None = None,
+    negatives_labels: Labels | None = None,
+    selection: Selection = "map",
+    memory_limit: int = 2**31,
+    progress: bool = True,
+) -> list[HeadResult]:
+    """Train every head of `specs`, each as a plain loop would train it alone, and return them in that order.
+
+    A head starts as `nn.Linear` does after `torch.manual_seed(seed)` and moves by Adam at its constant learning
+    rate over batches in an order drawn from (seed, epoch); the last batch of an epoch may be smaller.
+
+    features: a `FeatureStore`, or a matrix or .npy file one is made of. On a GPU they are kept there if they fit.
+    validation: (features, truth); the best epoch is kept by `selection`: mean AP, or a function of (scores,
+        truth), higher being better. In truth given as `Labels` unknown entries are left out, or count as absent
+        where no negative is known at all.
+    early_stopping: a head stops after this many epochs without a better score; "first-drop" is 1.
+    full_labels, negatives_labels: the tables for methods that need full labels or known negatives, where
+        `labels` is not such a table itself.
+    memory_limit: bytes that heads in training at one time may take, with what they remember; never less than one.
+    """
+    store, target = as_features(features), _device(device)
+    if not specs:
+        raise InputError("there are no heads to train: specs is empty")
+    if epochs < 1:
+        raise InputError(f"epochs must be at least 1, not {epochs}")
+    if len(store) != len(labels):
+        raise InputError(f"there are {len(store)} rows of features, but labels for {len(labels)} rows")
+    patience = 1 if early_stopping == "first-drop" else early_stopping
+    if patience is not None and patience < 1:
+        raise InputError(f"early_stopping must be 'first-drop', at least 1 or None, not {early_stopping!r}")
+    if patience is not None and validation is None:
+        raise InputError("early_stopping needs validation: give features and their true labels")
+    store.check_finite()
+    judge = None if validation is None else Judge(*validation, store.dim, labels.num_classes, selection, target)
+    tables = Tables(labels, full_labels, negatives_labels, target)
+    task = Task(Rows(store, target), tables, epochs, k, target)
+
+    results: dict[int, HeadResult] = {}
+    with _progress(len(specs) * epochs if progress else 0) as advance:
+        for team in _teams(specs, task, memory_limit):
+            groups = [Group(indices, [specs[i] for i in indices], task) for indices in team]
+            with _threads_for(groups):
+                _train_team(groups, task, judge, patience, advance)
+            for group in groups:
+                results.update(group.results())
+    return [results[i] for i in range(len(specs))]
+
+
+def _teams(specs: Sequence[HeadSpec], task: Task, memory_limit: int) -> Iterator[list[list[int]]]:
+    """Heads (as indices of specs) by batch size and seed, in teams that are trained side by side.
+
+    Heads of one batch size and seed see the same batches and form a group. On a CPU groups take turns, since one
+    alone keeps it busy and its weights near; on a GPU those of one batch size share every step.
+    """
+    bytes_of: dict[tuple[str, str], int] = {}
+    groups: dict[int, list[list[int]]] = defaultdict(list)
+    order = sorted(range(len(specs)), key=lambda i: (specs[i].batch_size, specs[i].seed))
+    for (size, _), members in itertools.groupby(order, key=lambda i: (specs[i].batch_size, specs[i].seed)):
+        group: list[int] = []
+        taken = 0
+        for i in members:
+            key = specs[i].method_key
+            if key not in bytes_of:
+                bytes_of[key] = _bytes_of_head(specs[i], task)
+            if group and taken + bytes_of[key] > memory_limit:
+                groups[size].append(group)
+                group, taken = [], 0
+            group.append(i)
+            taken += bytes_of[key]
+        groups[size].append(group)
+    for of_size in groups.values():
+        team: list[list[int]] = []
+        taken = 0
+        for group in of_size:
+            needed = sum(bytes_of[specs[i].method_key] for i in group)
+            if team and (task.device.type == "cpu" or taken + needed > memory_limit):
+                yield team
+                team, taken = [], 0
+            team.append(group)
+            taken += needed
+        yield team
+
+
+def _bytes_of_head(spec: HeadSpec, task: Task) -> int:
+    """What one head takes in training: weights and the method's state, their gradients, moments and best epoch."""
+    made = task.method(spec, (spec.seed,))
+    parameters = task.classes * (task.features.dim + 1) + sum(p.numel() for p in made.parameters())
+    return 5 * 4 * parameters + 2 * sum(b.nbytes for b in made.buffers())
+
+
+def _train_team(
+    groups: list[Group],
+    task: Task,
+    judge: Judge | None,
+    patience: int | None,
+    advance: Callable[[int], None],
+) -> None:
+    """All epochs of groups of one batch size, step by step side by side."""
+    size = groups[0].batch_size
+    for epoch in range(1, task.epochs + 1):
+        active = [group for group in groups if not group.finished]
+        for group in active:
+            group.begin_epoch(epoch)
+        on_gpu = task.device.type == "cuda" and task.features.resident
+        done = replay_epoch(active, task, epoch) if active and on_gpu else 0
+        for start in range(done, task.rows, size):
+            clock = task.clock(epoch, start // size, size)
+            for group in active:
+                if len(active) == 1:  # several take turns, each with an order of its own
+                    task.features.ahead(group.order[start + size : start + 2 * size])
+                group.step(group.order[start : start + size], clock)
+        for group in active:
+            group.end_epoch(epoch, judge, patience)
+        advance(sum(len(group.specs) for group in groups))
+
+
+@contextmanager
+def _threads_for(groups: list[Group]) -> Iterator[None]:
+    """One CPU thread for small steps: they gain little from more, and on a busy machine wait long for each other."""
+    threads = torch.get_num_threads()
+    products = groups[0].weight.numel() * groups[0].batch_size
+    torch.set_num_threads(1 if products < SMALL_STEP else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def replay_epoch(groups: list[Group], task: Task, epoch: int) -> int:
+    """The full batches of an epoch on a GPU, from one recorded CUDA graph; returns how many rows that was.
+
+    A step is some hundred small kernels, and starting them one by one takes longer than running them. The graph
+    is recorded anew every epoch, since what a method does may depend on it. Its groups and, within a group, its
+    methods are parallel branches.
+    """
+    size = groups[0].batch_size
+    full = task.rows // size
+    if full < 4:
+        return 0
+    clock = task.clock(epoch, 0, size)
+    watched = WatchedClock(clock)
+    aside = new_stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):  # the first batch is taken as it is: it warms up, away from the default stream
+        for group in groups:
+            group.step(group.order[:size], watched)
+    torch.cuda.current_stream().wait_stream(aside)
+    if "step" in watched.read:  # such a step cannot be recorded once and replayed
+        return size
+    first = torch.full((), size, device=task.device)
+    within = torch.arange(size, device=task.device)
+    graph = torch.cuda.CUDAGraph()
+    with recording(graph):
+        rows = first + within
+        held = side_by_side(lambda group: group.step(group.order.index_select(0, rows), clock), groups)
+        first += size
+    del held  # streams are few and shared: memory freed earlier could be written by one branch while another reads
+    for _ in range(full - 1):
+        graph.replay()
+    torch.cuda.synchronize(task.device)
+    return full * size
+
+
+def _device(name: str | torch.device) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"the device is {str(device)!r}, but there is no GPU here: use 'cpu'")
+    return device
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar over epochs of heads; none where the total is 0."""
+    if not total:
+        yield lambda heads: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("linear heads"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("left"), TimeRemainingColumn()) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda heads: bar.update(task, advance=heads)
