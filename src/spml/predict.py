@@ -34,6 +34,7 @@ FORMATS = (".csv", ".parquet", ".jsonl")
 IMAGE_ROWS, FEATURE_ROWS = 32, 4096  # rows of a block
 
 _LINES = 1 << 16  # lines of a group of a parquet file
+_TABLES = 16  # tables of lines that wait to be one
 
 
 class Block(NamedTuple):
@@ -179,11 +180,11 @@ def blocks(inputs: Sequence[Path], label: Labeller, label_column: str | None = N
 def _of_images(files: list[Path], size: int) -> Rows:
     store = ImageStore(files, size, cache_limit=0)
 
-    def block(start: int) -> Block:
-        part = files[start : start + IMAGE_ROWS]
-        return Block([str(file) for file in part], store.batch(np.arange(start, start + len(part))))
+    def block(number: int) -> Block:
+        rows = np.arange(number * IMAGE_ROWS, min((number + 1) * IMAGE_ROWS, len(files)))
+        return Block([str(files[row]) for row in rows], store.batch(rows))
 
-    return len(files), map(block, range(0, len(files), IMAGE_ROWS))
+    return len(files), map(block, store.reading(np.arange(len(files)), IMAGE_ROWS))
 
 
 def _of_matrix(path: Path, label: Labeller) -> Rows:
@@ -335,6 +336,8 @@ def _writer(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]
 
     def write(lines: pa.Table) -> None:
         waiting.append(lines)
+        if len(waiting) == _TABLES:  # else each keeps the memory around it from being one piece for the next block
+            waiting[:] = [pa.concat_tables(waiting).combine_chunks()]
         if sum(len(table) for table in waiting) >= _LINES:
             flush()
 

@@ -149,8 +149,9 @@ class FeatureStore:
 
         It changes nothing but the time that `batch` then takes.
         """
-        window = 1 if self._windows is None else self._windows.batches(batch_size)
-        ahead = self.ahead if self._windows is None else self._windows.load
+        window, ahead = 1, self.ahead
+        if self._windows is not None and self._tensor is None:
+            window, ahead = self._windows.batches(batch_size), self._windows.load
         for number in range(first, -(-len(rows) // batch_size)):
             after = (number // window + 1) * window
             if number == first:
@@ -181,7 +182,7 @@ class FeatureStore:
         for start in range(0, len(self), self._block):
             rows = np.arange(start, min(start + self._block, len(self)))
             matrix[start : start + len(rows)].copy_(self._dense(rows))
-        self._tensor, self._array, self._windows = matrix, None, None
+        self._tensor, self._array = matrix, None
         return True
 
     @property
@@ -274,17 +275,20 @@ class _Windows:
         return None
 
     def _read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """The rows, which ascend, a piece of the file at a time."""
+        """The rows, which ascend, a piece of the file at a time; the disk is at the next one meanwhile."""
         values = np.empty((len(rows), self._shape[1]), self._dtype)
         piece = np.empty((self.piece, self._shape[1]), self._dtype)
         parted = (np.diff(rows // self.piece) > 0) | (np.diff(rows) * self._row > _GAP)
-        bounds = [0, *(np.flatnonzero(parted) + 1).tolist(), len(rows)]
+        bounds = [0, *(np.flatnonzero(parted) + 1).tolist(), len(rows)] if len(rows) else []
         with open(self._path, "rb", buffering=0) as file:
-            if hasattr(os, "posix_fadvise"):
+            if advised := hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than is asked for
-            for start, stop in pairwise(bounds if len(rows) else []):
+            for start, stop in pairwise(bounds):
                 first = int(rows[start])
                 part = piece[: int(rows[stop - 1]) - first + 1]
+                if advised and stop < len(rows):
+                    after = self._offset + int(rows[stop]) * self._row
+                    os.posix_fadvise(file.fileno(), after, _PIECE, os.POSIX_FADV_WILLNEED)
                 file.seek(self._offset + first * self._row)
                 if file.readinto(part.data.cast("B")) != part.nbytes:
                     raise InputError(f"{self._path}: the file ends before row {int(rows[stop - 1])}.")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Unpack
 
@@ -14,9 +16,12 @@ from spml.data.own import SPLITS, from_known
 from spml.errors import InputError
 from spml.labels import Labels
 
+_ENDING = 4096
+
 
 class _Image(NamedTuple):
-    path: Path
+    name: str
+    """Its path from the data's folder on, with slashes: one text for each of millions of images, and no more."""
     split: str
     label: str
 
@@ -41,37 +46,43 @@ def from_folder(
     if not found:
         raise InputError(f"{root}: there is no image in it or its folders ({', '.join(SUFFIXES)}).")
     images, classes, notes = _by_class(root, found)
-    groups = _merged(images)
-    rows = [group[0] for group in groups]
-    names = [image.path.relative_to(root).as_posix() for image in rows]
-    labels = Labels.from_lists([sorted({i.label for i in group}) for group in groups], classes, ids=names)
-    several = [group for group in groups if len(group) > 1]
-    if several:
+    known = [[image.label] for image in images]
+    copies: set[int] = set()
+    merged = _same_in_several_classes(root, images)
+    for first, *others in merged:
+        known[first] = sorted({images[row].label for row in (first, *others)})
+        copies.update(others)
+    rows = [row for row in range(len(images)) if row not in copies]
+    names = [images[row].name for row in rows]
+    labels = Labels.from_lists([known[row] for row in rows], classes, ids=names)
+    if merged:
+        example = images[min(merged)[0]].name.rpartition("/")[2]
         notes.append(
-            f"{len(several)} images lie in more than one class folder, byte for byte: each is one row with all its "
-            f"classes (for example {several[0][0].path.name!r})."
+            f"{len(merged)} images lie in more than one class folder, byte for byte: each is one row with all its "
+            f"classes (for example {example!r})."
         )
     if left_out:
-        example = left_out[0].relative_to(root).as_posix()
-        notes.append(f"{len(left_out)} hidden or other files were left out (for example {example!r}).")
-    store = ImageStore([image.path for image in rows], size, **options)
-    splits = [image.split for image in rows]
+        notes.append(f"{len(left_out)} hidden or other files were left out (for example {left_out[0]!r}).")
+    store = ImageStore([os.path.join(root, name) for name in names], size, **options)
+    splits = [images[row].split for row in rows]
     return from_known(root.resolve().name, store, labels, splits, notes, validation_share=validation_share, seed=seed)
 
 
-def _images(root: Path) -> tuple[list[Path], list[Path]]:
-    """The images below a folder, sorted, and the files that are none."""
+def _images(root: Path) -> tuple[list[str], list[str]]:
+    """The names of the images below a folder, sorted, and of the files that are none."""
 
     def refuse(error: OSError) -> None:
         raise InputError(f"{error.filename}: the folder cannot be read ({error.strerror}).") from error
 
-    images: list[Path] = []
-    others: list[Path] = []
+    images: list[str] = []
+    others: list[str] = []
     for folder, folders, files in os.walk(root, onerror=refuse):
         folders[:] = sorted(name for name in folders if not _hidden(name))
+        inside = Path(folder).relative_to(root).as_posix()
+        before = "" if inside == "." else f"{inside}/"
         for name in sorted(files):
-            is_image = Path(name).suffix.lower() in SUFFIXES and not _hidden(name)
-            (images if is_image else others).append(Path(folder) / name)
+            is_image = os.path.splitext(name)[1].lower() in SUFFIXES and not _hidden(name)
+            (images if is_image else others).append(before + name)
     return images, others
 
 
@@ -79,62 +90,75 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def _by_class(root: Path, paths: list[Path]) -> tuple[list[_Image], list[str], list[str]]:
+def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], list[str]]:
     """Each image with its split and class; the classes, sorted; notes."""
-    parts = [path.relative_to(root).parts for path in paths]
-    tops = {part[0] for part in parts if len(part) > 1}
+    tops = {name.partition("/")[0] for name in names if "/" in name}
     has_splits = "train" in {SPLITS.get(top.casefold()) for top in tops} and all(
         top.casefold() in SPLITS for top in tops
     )
     depth = 1 if has_splits else 0  # where the class stands in the path
-    loose = [path for path, part in zip(paths, parts, strict=True) if len(part) < depth + 2]
-    if len(loose) == len(paths):
+    images: list[_Image] = []
+    loose: list[str] = []
+    for name in names:
+        *folders, _ = name.split("/", depth + 1)
+        if len(folders) == depth + 1:
+            split = SPLITS[folders[0].casefold()] if has_splits else "train"
+            images.append(_Image(name, split, sys.intern(folders[depth])))
+        else:
+            loose.append(name)
+    if not images:
         where = "the folders train, val and test" if has_splits else "it"
         raise InputError(
-            f"{root}: {where} hold {len(paths)} images but no folder per class: put the images of each class in a "
+            f"{root}: {where} hold {len(names)} images but no folder per class: put the images of each class in a "
             "folder with its name, or give a table (csv, parquet) of image paths and labels."
         )
-    images = [
-        _Image(path, SPLITS[part[0].casefold()] if has_splits else "train", part[depth])
-        for path, part in zip(paths, parts, strict=True)
-        if len(part) >= depth + 2
-    ]
+    classes = {image.label for image in images}
     notes = []
     if loose:
-        name = loose[0].relative_to(root).as_posix()
-        notes.append(f"{len(loose)} images lie in no class folder and were left out (for example {name!r}).")
+        notes.append(f"{len(loose)} images lie in no class folder and were left out (for example {loose[0]!r}).")
     if has_splits:
         notes.append(f"the folders {', '.join(sorted(tops))} are taken as the split, the folders in them as classes.")
     empty = sorted(
         entry.name
         for top in ([root / name for name in tops] if has_splits else [root])
         for entry in top.iterdir()
-        if entry.is_dir() and not _hidden(entry.name) and entry.name not in {image.label for image in images}
+        if entry.is_dir() and not _hidden(entry.name) and entry.name not in classes
     )
     if empty:
         notes.append(f"the folders {', '.join(map(repr, empty))} hold no image and are no classes.")
-    return images, sorted({image.label for image in images}), notes
+    return images, sorted(classes), notes
 
 
-def _merged(images: list[_Image]) -> list[list[_Image]]:
-    """The images in their order, those of equal content in different classes of one split together."""
-    by_size: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+def _same_in_several_classes(root: Path, images: list[_Image]) -> list[list[int]]:
+    """The rows, ascending, of each content that lies in several classes of one split.
+
+    Few files are read whole: those that agree with one of another class in their length and their last bytes.
+    """
+
+    def length(image: _Image) -> tuple[str, int]:
+        return image.split, os.stat(os.path.join(root, image.name)).st_size
+
+    def ending(image: _Image) -> bytes:
+        with open(os.path.join(root, image.name), "rb", buffering=0) as file:
+            file.seek(-min(_ENDING, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            return hashlib.sha256(file.read(_ENDING)).digest()
+
+    def content(image: _Image) -> bytes:
+        with open(os.path.join(root, image.name), "rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+
+    groups: list[Iterable[int]] = [range(len(images))]
     try:
-        for row, image in enumerate(images):
-            by_size[image.split, image.path.stat().st_size].append(row)
-        by_content: defaultdict[tuple[str, int, str], list[int]] = defaultdict(list)
-        for (split, length), rows in by_size.items():
-            if len({images[row].label for row in rows}) > 1:  # only these need be read
-                for row in rows:
-                    with images[row].path.open("rb") as file:
-                        by_content[split, length, hashlib.file_digest(file, "sha256").hexdigest()].append(row)
+        for trait in (length, ending, content):
+            groups = [part for rows in groups for part in _apart(rows, images, trait)]
     except OSError as error:
         raise InputError(f"{error.filename}: the image cannot be read ({error.strerror}).") from error
-    first: dict[int, int] = {}
-    for rows in by_content.values():
-        if len({images[row].label for row in rows}) > 1:
-            first |= dict.fromkeys(rows, rows[0])
-    groups: defaultdict[int, list[_Image]] = defaultdict(list)
-    for row, image in enumerate(images):
-        groups[first.get(row, row)].append(image)
-    return list(groups.values())
+    return [list(rows) for rows in groups]
+
+
+def _apart(rows: Iterable[int], images: list[_Image], trait: Callable[[_Image], Hashable]) -> list[list[int]]:
+    """The rows by a trait of theirs; those that meet no other class are left out."""
+    parts: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for row in rows:
+        parts[trait(images[row])].append(row)
+    return [part for part in parts.values() if len({images[row].label for row in part}) > 1]

@@ -11,7 +11,7 @@ import threading
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +40,7 @@ MAX_PIXELS = 2**27
 _FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 _GIB = 2**30
 _BLOCK = 2**28
+_OWN_GROUPS, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _Item = TypeVar("_Item")
 
 _UPRIGHT = {
@@ -145,6 +146,20 @@ class BadImage(NamedTuple):
     reason: str
 
 
+class _Decoding(NamedTuple):
+    """A batch that threads are decoding."""
+
+    rows: list[int]
+    pixels: torch.Tensor
+    parts: list[Future[None]]
+
+    def wait(self) -> torch.Tensor:
+        """The batch, or the error of its first image that cannot be used."""
+        for part in self.parts:
+            part.result()
+        return self.pixels
+
+
 class ImageStore:
     """N images as uint8 (3, size, size), each decoded once where there is room for all of them.
 
@@ -154,7 +169,7 @@ class ImageStore:
         written beside and renamed: a run that is killed leaves no file that would be taken for whole. Of
         several processes one decodes and the others wait.
       N·3·size² bytes within `cache_limit` (default: 8 GiB, or half of the free memory if that is less): memory.
-      otherwise nowhere: `batch` decodes its rows every time.
+      otherwise nowhere: `batch` decodes its rows every time, and `reading` those of the next one meanwhile.
     Decoding runs on `workers` threads. JPEG and PNG run in parallel there; Pillow's AVIF reader holds Python's
     lock, so AVIF gains little from more than one thread.
 
@@ -188,6 +203,7 @@ class ImageStore:
         self._workers = workers or min(16, _cores())
         self._archives = _Archives()
         self._pool: ThreadPoolExecutor | None = None
+        self._coming: deque[_Decoding] = deque(maxlen=2)  # this batch and the next, see `reading`
         self._bad: dict[int, str] = {}
         self._device_pixels: torch.Tensor | None = None
         self._prepared = False
@@ -307,6 +323,35 @@ class ImageStore:
             return self._device_pixels.index_select(0, to)
         return self._gather(index, pin)
 
+    def reading(
+        self,
+        rows: npt.NDArray[np.int64],
+        batch_size: int,
+        first: int = 0,
+        share: Callable[[int], npt.NDArray[np.int64]] = np.arange,
+    ) -> Iterator[int]:
+        """The numbers of the batches of these rows, from `first` on; the next one is decoded meanwhile.
+
+        `share(n)` are the positions in a batch of n rows that will be asked for. It changes nothing but the time that
+        `batch` then takes; where images are kept it does nothing.
+        """
+
+        def start(number: int) -> None:
+            part = rows[number * batch_size : (number + 1) * batch_size]
+            if len(part):
+                self._coming.append(self._decoding(part[share(len(part))].tolist()))
+
+        kept = self._pixels is not None or self._file is not None or self._device_pixels is not None
+        try:
+            for number in range(first, -(-len(rows) // batch_size)):
+                if not kept and number == first:
+                    start(number)
+                if not kept:
+                    start(number + 1)
+                yield number
+        finally:
+            self._coming.clear()
+
     def to_device(self, device: torch.device | str, progress: bool = False) -> bool:
         """Put all images on the device as one tensor, if half of its free memory holds them.
 
@@ -348,17 +393,36 @@ class ImageStore:
         self._prepared = True
 
     def _gather(self, index: npt.NDArray[np.int64], pin: bool = False) -> torch.Tensor:
-        shape = (len(index), *self._shape[1:])
-        out = torch.empty(shape, dtype=torch.uint8, pin_memory=pin and torch.cuda.is_available())
-        into = out.numpy()
+        pin = pin and torch.cuda.is_available()
         if self._pixels is None:
-            for place, (_, pixels) in enumerate(self._decoded(index.tolist())):
-                into[place] = 0 if pixels is None else pixels
-        else:
-            if not self._prepared:
-                self._fill(np.unique(index[~self._filled[index]]))
-            np.take(self._pixels, index, axis=0, out=into, mode="clip")  # rows are checked; "raise" would buffer
+            rows = index.tolist()
+            coming = next((batch for batch in self._coming if batch.rows == rows), None)
+            if coming is None:
+                return self._decoding(rows, pin).wait()
+            self._coming.remove(coming)  # what is handed over is the caller's own
+            return coming.wait().pin_memory() if pin else coming.wait()
+        if not self._prepared:
+            self._fill(np.unique(index[~self._filled[index]]))
+        out = self._room(len(index), pin)
+        np.take(self._pixels, index, axis=0, out=out.numpy(), mode="clip")  # rows are checked; "raise" would buffer
         return out
+
+    def _room(self, rows: int, pin: bool) -> torch.Tensor:
+        return torch.empty((rows, *self._shape[1:]), dtype=torch.uint8, pin_memory=pin)
+
+    def _decoding(self, rows: list[int], pin: bool = False) -> _Decoding:
+        """Start decoding these rows, a part of them on each thread."""
+        out = self._room(len(rows), pin)
+        into = out.numpy()
+
+        def read(places: range) -> None:
+            for place in places:
+                pixels = self._usable(rows[place], self._read)
+                into[place] = 0 if pixels is None else pixels
+
+        step = max(1, -(-len(rows) // self._workers))
+        parts = [range(start, min(start + step, len(rows))) for start in range(0, len(rows), step)]
+        return _Decoding(rows, out, [self._threads().submit(read, part) for part in parts])
 
     def _fill(self, rows: npt.NDArray[np.int64], progress: bool = False) -> None:
         assert self._pixels is not None
@@ -371,33 +435,41 @@ class ImageStore:
         return _shown(self._decode_ahead(rows), progress, "decoding images", len(rows))
 
     def _decode_ahead(self, rows: Sequence[int]) -> Iterator[tuple[int, UInt8 | None]]:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="spml-decode")
         ahead: deque[tuple[int, Future[UInt8]]] = deque()
+
+        def result(row: int, future: Future[UInt8]) -> tuple[int, UInt8 | None]:
+            return row, self._usable(row, lambda _: future.result())
+
         try:
             for row in rows:
-                ahead.append((row, self._pool.submit(self._read, row)))
+                ahead.append((row, self._threads().submit(self._read, row)))
                 if len(ahead) > 4 * self._workers:
-                    yield self._result(*ahead.popleft())
+                    yield result(*ahead.popleft())
             while ahead:
-                yield self._result(*ahead.popleft())
+                yield result(*ahead.popleft())
         finally:
             for _, future in ahead:
                 future.cancel()
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="spml-decode")
+        return self._pool
 
     def _read(self, row: int) -> UInt8:
         source = self._sources[row]
         data = source if isinstance(source, str) else self._archives.read(*source, limit=4 * self._max_pixels)
         return _decode(data, self.size, self.policy, self._max_pixels)
 
-    def _result(self, row: int, future: Future[UInt8]) -> tuple[int, UInt8 | None]:
+    def _usable(self, row: int, read: Callable[[int], UInt8]) -> UInt8 | None:
+        """What `read` gives; where it cannot, an error that names the image, or None if it is to be skipped."""
         try:
-            return row, future.result()
+            return read(row)
         except _Unreadable as error:
             if self._on_bad_image == "error":
                 raise InputError(f"{self.name(row)}: {error}.") from error.__cause__
             self._bad[row] = str(error)
-            return row, None
+            return None
 
     # The mapped file
 
@@ -449,17 +521,45 @@ class ImageStore:
 
 
 def free_memory() -> int:
-    """Bytes of memory that can be taken now, within a container's limit; 4 GiB where the system does not say."""
+    """Bytes of memory that can be taken now, within the limits set to this process; 4 GiB where nothing is said."""
     free = 4 * _GIB
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
-        if limit != "max":
-            free = min(free, max(0, int(limit) - int(used)))
     except (OSError, ValueError, StopIteration, IndexError):
         pass
-    return free
+    return min([free, *_free_in_groups()])
+
+
+def _free_in_groups() -> Iterator[int]:
+    """What each control group of this process, and each above it, leaves; version 2 and 1.
+
+    In a container the system may name a path outside of it, of which only the root is there: the container's own
+    group. Pages of files that were not used lately make way, and so count as free.
+    """
+    try:
+        lines = _OWN_GROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, limit_file, used_file, idle = _GROUPS, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            root, idle = _GROUPS / "memory", "total_inactive_file"
+            limit_file, used_file = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        parts = Path(path.strip("/")).parts
+        for depth in range(len(parts) + 1):
+            group = root.joinpath(*parts[:depth])
+            try:
+                limit, used = ((group / name).read_text().strip() for name in (limit_file, used_file))
+                held = dict(row.split() for row in (group / "memory.stat").read_text().splitlines())
+                if limit != "max":
+                    yield max(0, int(limit) - int(used) + int(held.get(idle, 0)))
+            except (OSError, ValueError):
+                continue
 
 
 def _cores() -> int:

@@ -182,7 +182,7 @@ def replay_epoch(groups: list[Group], task: Task, epoch: int) -> int:
     first = torch.full((), size, device=task.device)
     within = torch.arange(size, device=task.device)
     graph = torch.cuda.CUDAGraph()
-    with recording(graph):
+    with recording(graph, stream=aside):  # other threads may be recording, too
         rows = first + within
         held = side_by_side(lambda group: group.step(group.order.index_select(0, rows), clock), groups)
         first += size
