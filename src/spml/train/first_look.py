@@ -28,7 +28,8 @@ BATCH_SIZE = 64
 STEPS = 1000
 FEWEST_EPOCHS, MOST_EPOCHS = 10, 100  # of each head the epoch is kept that ranks the labels of the rows left out best
 FEWEST_ROWS = 10 * FOLDS
-MOST_NUMBERS = 2**31  # of features and confidences together
+MOST_NUMBERS = 2**31  # of features and confidences together, with
+CHANNELS = 2048  # features a row, more than most backbones have
 
 
 def worth_a_look(classifier: object, labels: Labels) -> bool:
@@ -38,7 +39,7 @@ def worth_a_look(classifier: object, labels: Labels) -> bool:
     source = classifier.description.get("weights", {}).get("source", "random")
     if source in ("random", "given with the module"):
         return False
-    numbers = len(labels) * (labels.num_classes + 2048)
+    numbers = len(labels) * (labels.num_classes + CHANNELS)
     named, _ = labels.positives()
     singles = np.count_nonzero(np.bincount(named, minlength=len(labels)) == 1)
     return numbers <= MOST_NUMBERS and int(singles) >= FEWEST_ROWS
