@@ -10,7 +10,7 @@ from spml.labels import Labels
 from spml.methods import Clock, Problem, method
 from spml.models import build_classifier
 from spml.train import first_look as looking
-from spml.train.first_look import FOLDS, first_look, out_of_fold_logits, worth_a_look
+from spml.train.first_look import FOLDS, first_look, out_of_fold_heads, worth_a_look
 from spml.train.linear import HeadSpec, train_heads
 from spml.train.loop import Examples, Run
 from spml.train.settings import TrainSettings
@@ -36,7 +36,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_confidences_find_what_was_not_named() -> None:
     features, truth, labels = some_rows(1000)
-    seen = first_look(FeatureStore(features), labels, progress=False)
+    seen = first_look(FeatureStore(features), labels, progress=False).confidences
     known = labels.dense()
     assert (seen[known > 0] == 1).all()
     present, absent = seen[(known == 0) & truth], seen[(known == 0) & ~truth]
@@ -47,7 +47,7 @@ def test_confidences_find_what_was_not_named() -> None:
 
 def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
     features, _, labels = some_rows(80)
-    logits = out_of_fold_logits(FeatureStore(features), labels, seed=3, progress=False)
+    heads = out_of_fold_heads(FeatureStore(features), labels, seed=3, progress=False)
     fold = np.random.default_rng([3, 0xF01D]).permutation(80) % FOLDS
     outside, inside = np.flatnonzero(fold == 1), np.flatnonzero(fold != 1)
     spec = HeadSpec("auto", {}, looking.LEARNING_RATE, looking.BATCH_SIZE, 3)
@@ -59,14 +59,30 @@ def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
         validation=(features[outside], labels.subset(outside)),
         progress=False,
     )
-    torch.testing.assert_close(logits["auto"][torch.from_numpy(outside)], alone.score(features[outside]))
+    torch.testing.assert_close(heads["auto"].logits[torch.from_numpy(outside)], alone.score(features[outside]))
+
+
+@pytest.mark.parametrize("head", ["linear", "cam"])
+def test_the_network_starts_with_the_heads_that_looked(head: str) -> None:
+    features, truth, labels = some_rows(1000)
+    look = first_look(FeatureStore(features), labels, progress=False)
+    seen = torch.sigmoid(torch.from_numpy(features) @ look.weight.T + look.bias).numpy()
+    assert seen[truth].mean() > 0.5
+    assert seen[~truth].mean() < 0.1
+    classifier = build_classifier("small", 5, head, image_size=32)
+    weight, bias = torch.randn(5, classifier.features(torch.zeros(1, 3, 32, 32)).shape[1]), torch.randn(5)
+    assert classifier.head.start_as(weight, bias)
+    images = torch.rand(3, 3, 32, 32)
+    torch.testing.assert_close(
+        classifier(images).logits, classifier.features(images) @ weight.T + bias, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_what_is_known_stays_known() -> None:
     features, truth, labels = some_rows()
     table = labels.dense().copy()
     table[:20] = np.where(truth[:20], 1, -1)
-    seen = first_look(FeatureStore(features), Labels.from_matrix(table, CLASSES), progress=False)
+    seen = first_look(FeatureStore(features), Labels.from_matrix(table, CLASSES), progress=False).confidences
     assert (seen[:20] == truth[:20]).all()
 
 

@@ -8,11 +8,12 @@
 
 from spml.models.backbones import SmallNet
 from spml.models.classifier import Classifier, LogitsOnly, build_classifier, classifier_from_description
-from spml.models.heads import CamHead, LabelWiseHead, LinearHead, Outputs
+from spml.models.heads import CamHead, Head, LabelWiseHead, LinearHead, Outputs
 
 __all__ = [
     "CamHead",
     "Classifier",
+    "Head",
     "LabelWiseHead",
     "LinearHead",
     "LogitsOnly",

@@ -40,6 +40,10 @@ class Head(nn.Module):
 
     settings: dict[str, Any]
 
+    def start_as(self, weight: Tensor, bias: Tensor) -> bool:
+        """Start as a linear layer, weight (L, C) and bias (L,), on pooled features; False from a head unlike one."""
+        return False
+
 
 class LinearHead(Head):
     """Global average pooling, dropout, one linear layer."""
@@ -49,6 +53,12 @@ class LinearHead(Head):
         self.settings = {"dropout": _share("dropout", dropout)}
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(channels, num_classes)
+
+    @torch.no_grad()
+    def start_as(self, weight: Tensor, bias: Tensor) -> bool:
+        self.linear.weight.copy_(weight)
+        self.linear.bias.copy_(bias)
+        return True
 
     def forward(self, features: Tensor) -> Outputs:
         pooled = self.dropout(pool(features)).to(self.linear.weight.dtype)
@@ -79,6 +89,14 @@ class CamHead(Head):
         self.boost, self.peak = float(boost), float(peak)
         self.dropout = nn.Dropout2d(dropout)
         self.classes = nn.Conv2d(channels, num_classes, 1)
+
+    @torch.no_grad()
+    def start_as(self, weight: Tensor, bias: Tensor) -> bool:
+        """The peak is at least the mean: with it the layer is scaled down, to leave logits about where they were."""
+        assert self.classes.bias is not None
+        self.classes.weight.copy_(weight[:, :, None, None] / (1 + self.peak))
+        self.classes.bias.copy_(bias / (1 + self.peak))
+        return True
 
     def forward(self, features: Tensor) -> Outputs:
         maps = self.classes(self.dropout(features))

@@ -2,10 +2,13 @@
 
 Each row is judged by heads that never saw its label, so what they say of it is no better than of a new row. Their
 logits are calibrated by the annotator's choice of the named labels (`spml.calibrate`), which needs no full labels and
-no k, and given the named label become the probability of every other label being there, too.
+no k, and given the named label become the probability of every other label being there, too. The network's head
+starts as the mean of these heads, calibrated.
 """
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +20,7 @@ from ..calibrate import calibrate
 from ..data.features import FeatureStore
 from ..labels import Labels
 from ..models import Classifier
-from .linear import HeadSpec, train_heads
+from .linear import HeadResult, HeadSpec, train_heads
 
 FOLDS = 4
 # How well a head's predictions are calibrated and how well they rank differ, and which of the two is the better judge
@@ -45,28 +48,50 @@ def worth_a_look(classifier: object, labels: Labels) -> bool:
     return numbers <= MOST_NUMBERS and int(singles) >= FEWEST_ROWS
 
 
+class Look(NamedTuple):
+    """What was seen, and the calibrated mean of the heads that looked, as a head to start from."""
+
+    confidences: npt.NDArray[np.float32]  # (N, L) P(label present): 1 and 0 where that is known
+    weight: Tensor  # (L, D)
+    bias: Tensor  # (L,)
+
+
 def first_look(
     features: FeatureStore, labels: Labels, *, seed: int = 0, device: str | torch.device = "cpu", progress: bool = True
-) -> npt.NDArray[np.float32]:
-    """P(label present) of every row and label (N, L): 1 and 0 where that is known."""
+) -> Look:
     known = labels.dense()
-    by_method = out_of_fold_logits(features, labels, seed=seed, device=device, progress=progress)
-    looks = [*by_method.values(), torch.stack(list(by_method.values())).mean(0)]
+    heads = out_of_fold_heads(features, labels, seed=seed, device=device, progress=progress)
+    looks = [*heads.values(), mean_of(list(heads.values()))]
     judged = []
-    for logits in looks:
-        probabilities = torch.sigmoid(logits.double()).numpy()
-        judged.append((calibrate(probabilities, known), probabilities))
-    calibration, probabilities = max(judged, key=lambda pair: pair[0].log_likelihood)
-    return calibration.confidences(probabilities, known)
+    for look in looks:
+        probabilities = torch.sigmoid(look.logits.double()).numpy()
+        judged.append((calibrate(probabilities, known), probabilities, look))
+    calibration, probabilities, best = max(judged, key=lambda entry: entry[0].log_likelihood)
+    offsets = torch.from_numpy(calibration.offsets).float()
+    confidences = calibration.confidences(probabilities, known)
+    return Look(confidences, calibration.slope * best.weight, calibration.slope * best.bias + offsets)
 
 
-def out_of_fold_logits(
+class OutOfFold(NamedTuple):
+    """Logits (N, L) of every row by heads trained on the rows of other folds, and the mean of those heads."""
+
+    logits: Tensor
+    weight: Tensor
+    bias: Tensor
+
+
+def mean_of(looks: Sequence[OutOfFold]) -> OutOfFold:
+    return OutOfFold(*(torch.stack(parts).mean(0) for parts in zip(*looks, strict=True)))
+
+
+def out_of_fold_heads(
     features: FeatureStore, labels: Labels, *, seed: int = 0, device: str | torch.device = "cpu", progress: bool = True
-) -> dict[str, Tensor]:
-    """Logits (N, L) of every row by heads trained on the rows of the other folds, for each of `METHODS`."""
+) -> dict[str, OutOfFold]:
+    """By method, for each of `METHODS`."""
     fold = np.random.default_rng([seed, 0xF01D]).permutation(len(labels)) % FOLDS
     specs = [HeadSpec(name, {}, LEARNING_RATE, BATCH_SIZE, seed) for name in METHODS]
     logits = {name: torch.zeros(len(labels), labels.num_classes) for name in METHODS}
+    trained: dict[str, list[HeadResult]] = {name: [] for name in METHODS}
     for number in track(range(FOLDS), "first look: linear heads", disable=not progress):
         inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         left_out = FeatureStore(features.batch(outside).numpy())
@@ -81,4 +106,12 @@ def out_of_fold_logits(
         )
         for result in results:
             logits[result.spec.method][torch.from_numpy(outside)] = result.score(left_out).cpu()
-    return logits
+            trained[result.spec.method].append(result)
+    return {
+        name: OutOfFold(
+            logits[name],
+            torch.stack([head.weight.T for head in heads]).mean(0),
+            torch.stack([head.bias for head in heads]).mean(0),
+        )
+        for name, heads in trained.items()
+    }

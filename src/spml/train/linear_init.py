@@ -1,7 +1,5 @@
 """LinearInit (Cole et al. 2021, Sec. 6.1): the head is trained first, on features of the frozen backbone."""
 
-import torch
-
 from ..errors import InputError
 from ..models import Classifier, LinearHead
 from .linear import HeadResult, HeadSpec, train_heads
@@ -38,7 +36,5 @@ def linear_init(
         progress=progress,
     )
     best = max(results, key=lambda result: max(result.validation))
-    with torch.no_grad():
-        classifier.head.linear.weight.copy_(best.weight.T)
-        classifier.head.linear.bias.copy_(best.bias)
+    classifier.head.start_as(best.weight.T, best.bias)
     return best

@@ -30,7 +30,7 @@ from ..errors import InputError
 from ..labels import Labels
 from ..methods import Batch, Clock, Method, Problem
 from ..metrics import average_precision
-from ..models import Classifier
+from ..models import Classifier, Head
 from .allocator import keep_freed_memory
 from .checkpoint import (
     load_optimiser,
@@ -190,6 +190,8 @@ class Run:
         self.step = 0
         self.best: dict[str, Any] = {"score": None, "epoch": 0, "weights": "raw"}
         self.stale = 0  # epochs since the best
+        self._coming = np.zeros(0, np.int64)  # the rows of the next batch
+        self._ready: Batch | None = None  # and the batch, if it was made during a transfer
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self.own_loss = torch.zeros((), device=self.device)  # this process's, until the next transfer
         self._interrupted = interrupted or threading.Event()  # set: end after the current step, with a checkpoint
@@ -257,11 +259,14 @@ class Run:
             precision=self.settings.precision,
             progress="first look: features" if self.progress else None,
         )
-        confidences = first_look(
+        look = first_look(
             features, examples.labels, seed=self.settings.seed, device=self.device, progress=self.progress
         )
-        shared = torch.from_numpy(confidences).to(self.device)
-        self.processes.synchronise([shared])  # the same in all, whatever their devices round to
+        shared, weight, bias = (torch.as_tensor(seen).to(self.device) for seen in look)
+        self.processes.synchronise([shared, weight, bias])  # the same in all, whatever their devices round to
+        started = isinstance(classifier.head, Head) and classifier.head.start_as(weight, bias)
+        if started and self.average is not None:
+            self.average.load_state_dict(classifier.state_dict())
         self.method.first_look(shared)
 
     # -- one step -------------------------------------------------------------------------------------------------
@@ -272,7 +277,12 @@ class Run:
             return store.order(self.training.rows, self.settings.batch_size, draw)
         return draw.permutation(len(self.training.rows))
 
-    def _batch(self, positions: np.ndarray) -> Batch:
+    def _make_ready(self) -> None:
+        """The next batch, while the processes wait for one another's gradients."""
+        if len(self._coming):
+            self._ready = self._batch(self._coming, self.step + 1)
+
+    def _batch(self, positions: np.ndarray, step: int) -> Batch:
         """The views of this process's share, the rows and labels of all, or of the share if the loss asks no more."""
         share = positions[self.processes.share(len(positions))]
         known, weight = positions, 1.0
@@ -287,7 +297,7 @@ class Run:
             return Batch(rows, labels, (pixels,) * len(kinds), weight=weight)
         drawn, made = [], []
         for stream, kind in enumerate(kinds):
-            generator = torch.Generator().manual_seed(step_seed(self.settings.seed, self.step, 1 + stream))
+            generator = torch.Generator().manual_seed(step_seed(self.settings.seed, step, 1 + stream))
             parameters = views.draw(kind, len(positions), self.settings.views, generator)
             drawn.append(parameters)
             made.append(views.apply(pixels, parameters.take(self.processes.share(len(positions)))))
@@ -327,11 +337,11 @@ class Run:
         # Only the classifier's gradients differ between processes: the method's are those of the whole batch.
         gradients = [p.grad for p in self.classifier.parameters() if p.grad is not None]
         if self._by_rows:
-            self.processes.average([*gradients, self.own_loss])
+            self.processes.average([*gradients, self.own_loss], self._make_ready)
             self.loss_sum += self.own_loss
             self.own_loss.zero_()
         else:
-            self.processes.average(gradients)
+            self.processes.average(gradients, self._make_ready)
         if self.settings.clip is not None:
             nn.utils.clip_grad_norm_(self.classifier.parameters(), self.settings.clip)
         self.optimiser.step()
@@ -348,7 +358,8 @@ class Run:
         rate = self.settings.rate_at(clock.step / max(clock.steps, 1))
         for group in self.optimiser.param_groups:
             group["lr"].fill_(rate * group["multiple"])
-        batch = self._batch(positions)
+        batch = self._batch(positions, clock.step) if self._ready is None else self._ready
+        self._ready = None
         last_of_epoch = (clock.step + 1) % self.batches == 0
         move = (clock.step + 1) % self.settings.accumulate == 0 or last_of_epoch
         with LAUNCH:
@@ -414,6 +425,7 @@ class Run:
         self.method.train()
         for number in _numbers(self.training.store, self.training.rows[order], size, first, self.processes):
             clock = Clock(epoch, self.settings.epochs, self.step, steps)
+            self._coming = order[(number + 1) * size : (number + 2) * size]
             self._train_step(order[number * size : (number + 1) * size], clock)
             self.step += 1
             advance(f"epoch {epoch}/{self.settings.epochs}")

@@ -8,6 +8,7 @@ computes that of its own rows.
 
 import atexit
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -56,12 +57,14 @@ class Processes:
         gathered: Tensor = _Gather.apply(values.contiguous(), self)
         return gathered[:total]
 
-    def average(self, tensors: list[Tensor]) -> None:
-        """Replace every tensor by its mean over the processes, in one transfer."""
+    def average(self, tensors: list[Tensor], meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Replace every tensor by its mean over the processes, in one transfer; `meanwhile` is called during it."""
         if self.count == 1 or not tensors:
             return
         flat = torch.cat([tensor.flatten() for tensor in tensors])
-        dist.all_reduce(flat)
+        transfer = dist.all_reduce(flat, async_op=True)
+        meanwhile()
+        transfer.wait()
         flat /= self.count
         for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
