@@ -3,7 +3,8 @@
     python benchmarks/scaling.py --record
 
 The loop on features (a linear head) and on images (the network `small` on the built-in scenes), each with one thread a
-process and gloo between them. Weak: every process keeps its share of the batch, so the batch doubles. Strong: the batch
+process, a core of its own for each (as mpirun does; left alone, Linux now and then has both on one) and gloo between
+them. Weak: every process keeps its share of the batch, so the batch doubles. Strong: the batch
 stays. Sides take turns; the fastest epoch of each counts, since other programs only ever slow one down.
 """
 
@@ -39,6 +40,9 @@ def train(kind: str, folder: Path, batch: int) -> None:
     from spml.train.settings import TrainSettings
 
     torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(os.environ["RANK"]) % len(cores)]})
     rows = STEPS * batch
     torch.manual_seed(0)
     if kind == "features":

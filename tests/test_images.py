@@ -375,6 +375,36 @@ def test_free_memory_is_plausible():
     assert 2**20 < free_memory() < 2**50
 
 
+@pytest.mark.parametrize(
+    ("own", "groups", "free"),
+    [
+        ("0::/a/b", {"a/b": ("700000", "300000", "inactive_file 50000"), "a": ("max", "900000", "")}, 450_000),
+        ("0::/a/b", {"a/b": ("max", "300000", ""), "a": ("400000", "300000", "")}, 100_000),
+        ("0::/seen/outside", {"": ("400000", "300000", "anon 9\ninactive_file 1000")}, 101_000),
+        (
+            "9:cpu:/x\n4:memory:/x",
+            {"memory/x": ("600000", "200000", "inactive_file 7\ntotal_inactive_file 9")},
+            400_009,
+        ),
+        ("4:cpu,memory:/docker/1", {"memory": ("600000", "700000", "")}, 0),
+        ("4:memory:/x\n0::/x", {"memory/x": ("9223372036854771712", "1", ""), "memory": ("word", "1", "")}, None),
+        ("1:cpu:/x", {"memory/x": ("600000", "200000", "")}, None),
+    ],
+)
+def test_free_memory_is_within_every_control_group(tmp_path, monkeypatch, own, groups, free):
+    for path, (limit, used, held) in groups.items():
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        names = names if path.startswith("memory") else ("memory.max", "memory.current")
+        (tmp_path / path).mkdir(parents=True, exist_ok=True)
+        for name, text in zip((*names, "memory.stat"), (limit, used, held), strict=True):
+            (tmp_path / path / name).write_text(text + "\n")
+    monkeypatch.setattr(module, "_GROUPS", tmp_path)
+    monkeypatch.setattr(module, "_OWN_GROUPS", tmp_path / "own")
+    before = free_memory()  # of the machine: there is no such file
+    (tmp_path / "own").write_text(own + "\n")
+    assert free_memory() == free if free is not None else free_memory() > before // 2
+
+
 # the mapped file
 
 
@@ -509,3 +539,63 @@ def test_stream_keeps_few_images_in_memory(folder, monkeypatch):
     store = ImageStore(folder * 30, 16, cache_limit=0, workers=2, on_bad_image="skip")
     store.prepare()
     assert peak <= 10
+
+
+@pytest.mark.parametrize("where", ["memory", "stream", "file"])
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_reading_gives_every_batch_and_its_images(folder, tmp_path, where, first):
+    store, expected = stores(folder, tmp_path)[where], ImageStore(folder, 16).batch(range(7))
+    rows = np.array([4, 0, 6, 6, 2, 1, 5])
+    numbers = []
+    for number in store.reading(rows, 2, first):
+        part = rows[2 * number : 2 * number + 2]
+        assert torch.equal(store.batch(part), expected[part])
+        numbers.append(number)
+    assert numbers == list(range(first, 4))
+    assert not store._coming
+
+
+def test_reading_decodes_the_next_batch_meanwhile_and_nothing_twice(folder, monkeypatch):
+    seen: list[str] = []
+    real = module._decode
+    monkeypatch.setattr(module, "_decode", lambda source, *rest: (seen.append(str(source)), real(source, *rest))[1])
+    store = ImageStore(folder, 16, cache_limit=0, workers=2)
+    reading = store.reading(np.arange(7), 3)
+    next(reading)
+    for batch in store._coming:
+        batch.wait()
+    assert sorted(seen) == [str(path) for path in folder[:6]]
+    store.batch([0, 1, 2])
+    store.batch([6])  # one that was not asked for is decoded at once
+    next(reading)
+    store.batch([3, 4, 5])
+    store.batch([6])
+    assert sorted(seen) == sorted(map(str, [*folder, folder[6]]))
+    reading.close()
+    assert not store._coming
+
+
+def test_reading_a_share_decodes_no_more_than_it(folder, monkeypatch):
+    seen: list[str] = []
+    real = module._decode
+    monkeypatch.setattr(module, "_decode", lambda source, *rest: (seen.append(str(source)), real(source, *rest))[1])
+    store, rows = ImageStore(folder, 16, cache_limit=0), np.arange(7)[::-1]
+
+    def second_half(total: int) -> np.ndarray:
+        return np.arange(total // 2, total)
+
+    for number in store.reading(rows, 4, share=second_half):
+        part = rows[4 * number : 4 * number + 4]
+        store.batch(part[second_half(len(part))])
+    assert sorted(seen) == [str(folder[row]) for row in (0, 1, 3, 4)]
+
+
+def test_a_bad_image_that_was_read_ahead_is_named_when_it_is_asked_for(folder):
+    folder[3].write_bytes(b"broken")
+    store = ImageStore(folder, 16, cache_limit=0)
+    reading = store.reading(np.arange(7), 3)
+    next(reading)
+    store.batch([0, 1, 2])
+    next(reading)
+    with pytest.raises(InputError, match=r"photo 3\.png: this is no image"):
+        store.batch([3, 4, 5])

@@ -1,27 +1,38 @@
 """Many rows and many classes: what goes by parts gives what it gives whole, and holds no more than a part."""
 
+import hashlib
 import os
 import re
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from PIL import Image
+from pyarrow import parquet
 
 from spml import checks
+from spml import predict as predict_module
 from spml.calibrate import expected_f1_thresholds
 from spml.data import features as features_module
+from spml.data import images as images_module
 from spml.data.features import FeatureStore
+from spml.data.folder import from_folder
+from spml.data.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.losses import logit
 from spml.methods import METHODS, Clock, Problem, method
 from spml.methods.base import uniform_per_head
 from spml.metrics import average_precision
+from spml.models import build_classifier
 from spml.models.features import FeatureClassifier
 from spml.recover import recover
 from spml.train.checkpoint import read_tensors
@@ -285,6 +296,114 @@ def test_a_run_on_a_large_file_resumes_in_a_window(large: tuple[Path, np.ndarray
         run(tmp_path / "stopped", step).fit()
     run(tmp_path / "stopped").fit()
     assert checks.run_bytes(tmp_path / "whole") == checks.run_bytes(tmp_path / "stopped")
+
+
+# Images from a folder
+
+
+def pictures(folder: Path, per_class: int, size: int = 24) -> Path:
+    draw = np.random.default_rng(0)
+    for label in ("cat", "dog", "fish"):
+        (folder / label).mkdir(parents=True)
+        for number in range(per_class):
+            pixels = draw.integers(0, 255, (size, size, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / label / f"{number}.jpg")
+    return folder
+
+
+def test_images_beyond_the_limit_are_held_two_batches_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through training, validation and prediction; what the store is given it hands over and forgets."""
+    batch, size, workers = 6, 24, 2
+    dataset = from_folder(
+        pictures(tmp_path / "data", 40), size=size, cache_limit=120 * 3 * size**2 - 1, workers=workers
+    )
+    store, held, most, lock = dataset.store, 0, 0, threading.Lock()
+    assert isinstance(store, ImageStore)
+    assert store.where == "decoded for every batch"
+
+    def count(images: int) -> None:
+        nonlocal held, most
+        with lock:
+            held += images
+            most = max(most, held)
+
+    decode, room = images_module._decode, ImageStore._room
+
+    def decoded(*arguments: Any) -> np.ndarray:
+        pixels = decode(*arguments)
+        count(1)
+        weakref.finalize(pixels, count, -1)
+        return pixels
+
+    def made(self: ImageStore, rows: int, pin: bool) -> torch.Tensor:
+        out = room(self, rows, pin)
+        count(rows)
+        weakref.finalize(out, count, -rows)
+        return out
+
+    monkeypatch.setattr(images_module, "_decode", decoded)
+    monkeypatch.setattr(ImageStore, "_room", made)
+    parts = [Examples(store, rows, dataset.labels.subset(rows)) for rows in (dataset.train, dataset.validation)]
+    settings = TrainSettings(epochs=2, batch_size=batch, evaluation_batch=batch)
+    torch.manual_seed(0)
+    network = build_classifier("small", num_classes=3, image_size=size)
+    run = Run(tmp_path / "run", network, method("an"), *parts, settings, device="cpu", progress=False)
+    run.fit()
+    run.predict(parts[0])
+    assert held == 0
+    assert batch < most <= 3 * batch + workers  # the one in use, the one handed over, the next; and what threads hold
+
+
+def test_reading_ahead_changes_nothing_of_a_run(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "data", 10)
+    for name, limit in (("kept", None), ("streamed", 0)):
+        dataset = from_folder(folder, size=24, cache_limit=limit)
+        parts = [Examples(dataset.store, r, dataset.labels.subset(r)) for r in (dataset.train, dataset.validation)]
+        torch.manual_seed(0)
+        network = build_classifier("small", num_classes=3, image_size=24)
+        settings = TrainSettings(epochs=2, batch_size=5)
+        Run(tmp_path / name, network, method("an"), *parts, settings, device="cpu", progress=False).fit()
+    assert checks.run_bytes(tmp_path / "kept") == checks.run_bytes(tmp_path / "streamed")
+
+
+def test_few_files_of_a_folder_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, read = np.random.default_rng(0), []
+    contents = {  # all of one length
+        "cat/a.jpg": b"1" + draw.bytes(9000),
+        "dog/b.jpg": b"2" + draw.bytes(9000),
+        "dog/same.jpg": b"3" + bytes(9000),
+        "cat/same.jpg": b"3" + bytes(9000),
+        "cat/end.jpg": b"4" + bytes(9000),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, kind: read.append(file.name) or digest(file, kind))
+    dataset = from_folder(tmp_path)
+    assert sorted(Path(name).name for name in read) == ["end.jpg", "same.jpg", "same.jpg"]
+    assert dataset.names.tolist() == ["cat/a.jpg", "cat/end.jpg", "cat/same.jpg", "dog/b.jpg"]
+    assert dataset.labels.dense()[2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_lines_that_wait_to_be_written_are_few_tables(tmp_path: Path, suffix: str) -> None:
+    schema, made = pa.schema([("image", pa.string()), ("probability", pa.float64())]), []
+    with predict_module._writer(tmp_path / f"lines{suffix}", schema) as write:
+        for block in range(100):
+            lines = pa.table([[f"{block}-{row}" for row in range(3)], [0.5] * 3], schema=schema)
+            made.append(weakref.ref(lines))
+            write(lines)
+            del lines
+            assert sum(table() is not None for table in made) < predict_module._TABLES
+    wanted = [f"{block}-{row}" for block in range(100) for row in range(3)]
+    if suffix == ".parquet":
+        assert parquet.read_table(tmp_path / "lines.parquet")["image"].to_pylist() == wanted
+    else:
+        found = re.findall(r"\d+-\d", (tmp_path / f"lines{suffix}").read_text())
+        assert found == wanted
 
 
 MEMORY = """

@@ -22,6 +22,7 @@ from spml.models import build_classifier
 from spml.train.checkpoint import read_tensors, write_tensors
 from spml.train.log import read_log
 from spml.train.loop import Examples, Run, choose_device, predict, selection_score
+from spml.train.processes import Processes
 from spml.train.settings import TrainSettings, rate_factor
 
 SLOW_RUN = """
@@ -249,6 +250,26 @@ def test_images_train_with_every_head(name, head, tmp_path):
     log = [line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "epoch"]
     assert len(log) == 4
     assert json.loads((tmp_path / "run.json").read_text())["model"]
+
+
+def test_a_batch_made_during_a_transfer_is_the_one_made_after_it(tmp_path, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 255, (22, 3, 32, 32), dtype=np.uint8)
+    examples = Examples(
+        ImageStore.from_array(pixels), np.arange(22), Labels.from_indices(np.arange(22) % 3, list("abc"))
+    )
+    made = []
+
+    def transfer(self, tensors, meanwhile):
+        made.append(meanwhile())
+
+    for folder in (tmp_path / "after", tmp_path / "during"):
+        torch.manual_seed(0)
+        classifier = build_classifier("small", 3, pretrained=False, image_size=32)
+        settings = TrainSettings(epochs=2, batch_size=8)
+        Run(folder, classifier, method("plc"), examples, None, settings, device="cpu", progress=False).fit()
+        monkeypatch.setattr(Processes, "average", transfer)
+    assert len(made) == 6
+    assert checks.run_bytes(tmp_path / "after") == checks.run_bytes(tmp_path / "during")
 
 
 def test_schedules():

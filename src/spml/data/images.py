@@ -436,17 +436,13 @@ class ImageStore:
 
     def _decode_ahead(self, rows: Sequence[int]) -> Iterator[tuple[int, UInt8 | None]]:
         ahead: deque[tuple[int, Future[UInt8]]] = deque()
-
-        def result(row: int, future: Future[UInt8]) -> tuple[int, UInt8 | None]:
-            return row, self._usable(row, lambda _: future.result())
-
         try:
             for row in rows:
                 ahead.append((row, self._threads().submit(self._read, row)))
                 if len(ahead) > 4 * self._workers:
-                    yield result(*ahead.popleft())
+                    yield self._result(*ahead.popleft())
             while ahead:
-                yield result(*ahead.popleft())
+                yield self._result(*ahead.popleft())
         finally:
             for _, future in ahead:
                 future.cancel()
@@ -460,6 +456,9 @@ class ImageStore:
         source = self._sources[row]
         data = source if isinstance(source, str) else self._archives.read(*source, limit=4 * self._max_pixels)
         return _decode(data, self.size, self.policy, self._max_pixels)
+
+    def _result(self, row: int, future: Future[UInt8]) -> tuple[int, UInt8 | None]:
+        return row, self._usable(row, lambda _: future.result())
 
     def _usable(self, row: int, read: Callable[[int], UInt8]) -> UInt8 | None:
         """What `read` gives; where it cannot, an error that names the image, or None if it is to be skipped."""
@@ -555,7 +554,8 @@ def _free_in_groups() -> Iterator[int]:
             group = root.joinpath(*parts[:depth])
             try:
                 limit, used = ((group / name).read_text().strip() for name in (limit_file, used_file))
-                held = dict(row.split() for row in (group / "memory.stat").read_text().splitlines())
+                rows = (group / "memory.stat").read_text().splitlines()
+                held = dict(row.partition(" ")[::2] for row in rows)
                 if limit != "max":
                     yield max(0, int(limit) - int(used) + int(held.get(idle, 0)))
             except (OSError, ValueError):

@@ -20,7 +20,7 @@ from ..calibrate import calibrate
 from ..data.features import FeatureStore
 from ..labels import Labels
 from ..models import Classifier
-from .linear import HeadResult, HeadSpec, train_heads
+from .linear import FeatureRows, HeadResult, HeadSpec, train_heads
 
 FOLDS = 4
 # How well a head's predictions are calibrated and how well they rank differ, and which of the two is the better judge
@@ -94,9 +94,9 @@ def out_of_fold_heads(
     trained: dict[str, list[HeadResult]] = {name: [] for name in METHODS}
     for number in track(range(FOLDS), "first look: linear heads", disable=not progress):
         inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        left_out = FeatureStore(features.batch(outside).numpy())
+        left_out = FeatureRows(features, outside)
         results = train_heads(
-            FeatureStore(features.batch(inside).numpy()),
+            FeatureRows(features, inside),
             labels.subset(inside),
             specs,
             epochs=min(max(math.ceil(STEPS * BATCH_SIZE / len(inside)), FEWEST_EPOCHS), MOST_EPOCHS),

@@ -257,6 +257,7 @@ class Run:
             examples.rows,
             self.device,
             precision=self.settings.precision,
+            dtype=np.float16,
             progress="first look: features" if self.progress else None,
         )
         look = first_look(

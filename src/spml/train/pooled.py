@@ -1,8 +1,9 @@
 """What the head would see: a backbone's pooled features of the rows of a store."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from rich.progress import track
 from torch import Tensor
@@ -24,6 +25,7 @@ def pooled_features(
     *,
     batch_size: int = 64,
     precision: str = "32",
+    dtype: type[np.floating[Any]] = np.float32,
     progress: str | None = None,
 ) -> FeatureStore:
     """The backbone's pooled features of these rows, in evaluation mode, without any augmentation.
@@ -33,11 +35,14 @@ def pooled_features(
     was_training = classifier.training
     classifier.to(device).eval()
     target = torch.device(device)
-    parts: list[Tensor] = []
+    matrix: npt.NDArray[Any] | None = None
     starts = range(0, len(rows), batch_size)
     for start in starts if progress is None else track(starts, progress):
         images = store.batch(rows[start : start + batch_size]).to(target)
         with torch.autocast(target.type, torch.bfloat16, enabled=precision == "bf16"):
-            parts.append(classifier.features(images).float().cpu())
+            pooled = classifier.features(images).float().cpu().numpy()
+        if matrix is None:
+            matrix = np.empty((len(rows), pooled.shape[1]), dtype)
+        matrix[start : start + len(pooled)] = pooled
     classifier.train(was_training)
-    return FeatureStore(np.concatenate([part.numpy() for part in parts]))
+    return FeatureStore(matrix)
