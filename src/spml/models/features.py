@@ -30,7 +30,7 @@ class FeatureClassifier(nn.Module):
         self.deviation.copy_(torch.where(deviation > 0, deviation, 1.0))
 
     def forward(self, features: Tensor) -> Outputs:
-        return Outputs(self.linear((features - self.mean) / self.deviation))
+        return Outputs(self.linear((features - self.mean).div_(self.deviation)))
 
 
 def feature_classifier_from_description(description: Mapping[str, Any]) -> FeatureClassifier:
