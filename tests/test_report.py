@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spml.data import FeatureStore, ImageStore, ViewSettings
@@ -307,6 +307,7 @@ def test_a_run_on_the_truth_is_a_reference():
 @given(
     st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.booleans(),
 )  # fmt: skip
+@example(1.0, 142858.0, False)
 def test_ticks_are_few_and_inside(low, span, whole):
     high = low + span
     ticks = round_ticks(low, high, whole=whole)

@@ -17,7 +17,7 @@ def round_ticks(low: float, high: float, about: int = 5, whole: bool = False) ->
         return [low]
     raw = (high - low) / about
     scale = 10.0 ** math.floor(math.log10(raw))
-    step = next(scale * m for m in (1, 2, 5, 10) if scale * m >= 0.7 * raw)
+    step = next(scale * m for m in (1, 2, 5, 10) if scale * m >= 0.6 * raw)  # from 0.6 to 1.5 of raw: 3 to 9 ticks
     if whole:
         step = max(1.0, float(round(step)))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
