@@ -149,3 +149,17 @@ def test_a_run_looks_once_and_remembers(tmp_path, monkeypatch: pytest.MonkeyPatc
     for a, b in zip(whole.classifier.parameters(), resumed.classifier.parameters(), strict=True):
         assert torch.equal(a, b)
     assert torch.equal(whole.method.memory.values, resumed.method.memory.values)
+
+
+def test_a_head_that_linear_init_trained_is_kept(tmp_path) -> None:
+    draw = np.random.default_rng(0)
+    labels = Labels.from_indices(draw.integers(0, 5, 48), CLASSES)
+    store = ImageStore.from_array(draw.integers(0, 256, (48, 3, 32, 32), dtype=np.uint8))
+    classifier = build_classifier("small", 5, image_size=32)
+    classifier.description["weights"] = {"source": "ImageNet"}
+    before = classifier.head.linear.weight.detach().clone()
+    examples = Examples(store, np.arange(48), labels)
+    run = Run(tmp_path, classifier, method("auto"), examples, start={}, device="cpu", progress=False)
+    run._look_first()
+    assert torch.equal(run.classifier.head.linear.weight, before)
+    assert run.method.memory.values.any()

@@ -177,7 +177,8 @@ class Run:
         problem = Problem(training.labels, k=k, seeds=self.settings.seed, first_look=self._looks_first)
         method.prepare(problem)
         if start is not None:  # what a phase before this one remembered (LinearInit)
-            method.load_state_dict({name: value.cpu() for name, value in start.items()})
+            method.load_state_dict({name: value.cpu() for name, value in start.items()}, strict=not self._looks_first)
+        self._head_is_trained = start is not None
         self.method.to(self.device)
         self.classifier = classifier.to(self.device).to(memory_format=torch.channels_last)
         if self.settings.fused_norm and self.device.type == "cuda" and find_spec("triton"):
@@ -265,8 +266,9 @@ class Run:
         )
         shared, weight, bias = (torch.as_tensor(seen).to(self.device) for seen in look)
         self.processes.synchronise([shared, weight, bias])  # the same in all, whatever their devices round to
-        started = isinstance(classifier.head, Head) and classifier.head.start_as(weight, bias)
-        if started and self.average is not None:
+        head = classifier.head
+        fresh = isinstance(head, Head) and not self._head_is_trained and head.start_as(weight, bias)
+        if fresh and self.average is not None:
             self.average.load_state_dict(classifier.state_dict())
         self.method.first_look(shared)
 
