@@ -34,7 +34,7 @@ class Auto(Method):
 
     name = "auto"
     paper = PAPER
-    summary = "The default: taught what a first look at pretrained features says of the labels not named."
+    summary = "The default: how likely the named label was; on a pretrained network, a first look at the others."
     needs: ClassVar[Needs] = replace(MEAN_OF_ROWS, first_look=True)
 
     @dataclass(frozen=True)
