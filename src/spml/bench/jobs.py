@@ -24,7 +24,7 @@ from ..labels import Labels
 from ..methods import Method, method
 from ..models import Classifier, build_classifier, classifier_from_description
 from ..train.checkpoint import read_tensors, write_text
-from ..train.graph import LAUNCH
+from ..train.graph import LAUNCH, thread_stream
 from ..train.linear import HeadSpec
 from ..train.linear_init import linear_init
 from ..train.log import read_log
@@ -258,9 +258,10 @@ def _run_in_process(job: Job, out: Path, device: str) -> dict[str, Any]:
 
 
 def _run_in_thread(job: Job, out: Path, device: str, interrupted: threading.Event) -> dict[str, Any]:
+    gpu = choose_device(device)
     with LAUNCH:
         images = _store(job, out)
-        images.to_device(choose_device(device))
+        images.to_device(gpu)
         torch.cuda.synchronize()
-    with torch.cuda.stream(torch.cuda.Stream()):
+    with torch.cuda.stream(thread_stream(gpu)):
         return run_job(job, out, device=device, store=images, interrupted=interrupted)

@@ -21,6 +21,13 @@ Step = Callable[[Batch, Clock], None]
 # what is being recorded, they do one after another.
 LAUNCH = threading.RLock()
 
+
+def thread_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream for all that a thread does. Torch has 32 streams of each priority and hands them out in turns: those
+    that are recorded on have the usual priority, so that none of these is ever being recorded."""
+    return torch.cuda.Stream(device, priority=-1)
+
+
 WARM_UP = 3  # steps run as usual first: libraries choose their algorithms, the optimiser makes its state
 
 
@@ -92,11 +99,12 @@ class StepGraph:
 def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     """`torch.cuda.graph`, undisturbed by what other threads do, and by Python's collector: it might free another
     recording, which this thread must not do now."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local", **options):
-            yield
-    finally:
-        if collects:
-            gc.enable()
+    with LAUNCH:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local", **options):
+                yield
+        finally:
+            if collects:
+                gc.enable()
