@@ -3,16 +3,20 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from spml.data import ImageStore
 from spml.data.features import FeatureStore
 from spml.labels import Labels
-from spml.methods import Clock, Problem, method
-from spml.models import build_classifier
+from spml.methods import Batch, Clock, Problem, method
+from spml.methods.base import Model
+from spml.models import Outputs, build_classifier
 from spml.train import first_look as looking
 from spml.train.first_look import FOLDS, first_look, out_of_fold_heads, worth_a_look
+from spml.train.head import head_for
 from spml.train.linear import HeadSpec, train_heads
 from spml.train.loop import Examples, Run
+from spml.train.pooled import pooled_features
 from spml.train.settings import TrainSettings
 
 CLASSES = ("a", "b", "c", "d", "e")
@@ -99,21 +103,70 @@ def test_where_it_is_worth_looking() -> None:
     assert not worth_a_look(classifier, Labels.from_matrix(pairs, CLASSES))  # nobody chose one
 
 
-def test_without_a_look_auto_goes_by_the_annotators_choice() -> None:
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1).mean()
+
+
+def test_what_auto_teaches_with_a_look_and_without() -> None:
     _, _, labels = some_rows(8)
-    logits, rows = torch.randn(8, 5), torch.arange(8)
+    weak, strong, averaged = torch.randn(3, 8, 5)
+    rows, given = torch.arange(8), torch.from_numpy(labels.dense())
     plain, looked = method("auto"), method("auto")
     plain.prepare(Problem(labels))
     looked.prepare(Problem(labels, first_look=True))
-    targets = torch.rand(8, 5).half()
-    looked.first_look(targets)
-    given = torch.from_numpy(labels.dense())
-    clock = Clock()
-    cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets.float(), reduction="none")
-    torch.testing.assert_close(looked.objective(logits, given, rows, clock), cross_entropy.sum(1).mean())
-    assert not torch.isclose(plain.objective(logits, given, rows, clock), looked.objective(logits, given, rows, clock))
+    seen = torch.where(given > 0, 1.0, torch.rand(8, 5).half().float())
+    looked.first_look(seen)
+
+    def batch(views: tuple[torch.Tensor, ...], teacher: Model | None = None) -> Batch:
+        return Batch(rows, given, views, averaged=teacher)
+
+    early, late = Clock(1, 10), Clock(10, 10)
+    one = plain.loss(batch((weak,)), Outputs, late)
+    torch.testing.assert_close(one, plain.objective(weak, given, rows, late))
+    both = batch((weak, strong), lambda _: Outputs(averaged))
+    by_look = cross_entropy(weak, seen) + cross_entropy(strong, seen)
+    mixed = torch.where(given > 0, 1.0, (seen + torch.sigmoid(averaged)) / 2)
+    torch.testing.assert_close(looked.loss(both, Outputs, early), by_look)
+    torch.testing.assert_close(
+        looked.loss(both, Outputs, late), cross_entropy(weak, seen) + cross_entropy(strong, mixed)
+    )
+    torch.testing.assert_close(looked.loss(batch((weak, strong)), Outputs, late), by_look)  # nothing is averaged
+    assert (plain.views, plain.is_objective) == (("weak",), True)
+    assert (looked.views, looked.is_objective) == (("weak", "strong"), False)
     assert not plain.state_dict()
     assert list(looked.state_dict()) == ["memory.values"]
+
+
+def test_features_at_two_sizes_are_their_mean() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8)
+    store, rows = ImageStore.from_array(pixels), np.arange(5)
+    classifier = build_classifier("small", 5, image_size=32)
+    found = pooled_features(classifier, store, rows, "cpu", zooms=(1.0, 1.5), batch_size=2)
+    images = torch.from_numpy(pixels)
+    larger = F.interpolate(images.float(), size=(48, 48), mode="bilinear", antialias=True).round().to(torch.uint8)
+    with torch.no_grad():
+        wanted = (classifier.eval().features(images) + classifier.features(larger)) / 2
+    torch.testing.assert_close(found.batch(rows), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_backbone_of_one_size_is_looked_at_in_that() -> None:
+    class OneSize(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            assert images.shape[-1] == 32, "Input width (48) doesn't match model (32)."
+            return images.mean((2, 3))
+
+    store = ImageStore.from_array(np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8))
+    classifier = build_classifier(OneSize(), 5, image_size=32)
+    found = pooled_features(classifier, store, np.arange(5), "cpu", zooms=(1.0, 1.5))
+    torch.testing.assert_close(found.batch(np.arange(5)), classifier.features(store.batch(np.arange(5))))
+
+
+def test_which_head_auto_gets() -> None:
+    made = method("auto")
+    assert head_for(made, "lite0", rows=4574, epochs=10, batch_size=16) == "attention"
+    assert head_for(made, "lite0", rows=1000, epochs=10, batch_size=16) == "linear"  # too few steps
+    assert head_for(made, "small", rows=4574, epochs=10, batch_size=16) == "linear"
+    assert head_for(method("em"), "lite0", rows=4574, epochs=10, batch_size=16) == "linear"
 
 
 def test_a_run_looks_once_and_remembers(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +182,7 @@ def test_a_run_looks_once_and_remembers(tmp_path, monkeypatch: pytest.MonkeyPatc
         classifier = build_classifier("small", 5, image_size=32)
         classifier.description["weights"] = {"source": "ImageNet"}
         examples = Examples(ImageStore.from_array(pixels), np.arange(48), labels)
-        settings = TrainSettings(epochs=epochs, batch_size=16)
+        settings = TrainSettings(epochs=epochs, batch_size=16, averaging=0.9)
         made = Run(
             tmp_path / folder, classifier, method("auto"), examples, None, settings, device="cpu", progress=False
         )

@@ -34,6 +34,7 @@ HEADS: list[tuple[str, dict[str, Any]]] = [
     ("cam", {"boost": 5.0}),
     ("cam", {"peak": 0.5}),
     ("label-wise", {"width": 32, "projection_width": 16}),
+    ("attention", {"width": 32, "feedforward": 64}),
 ]
 
 
@@ -466,7 +467,7 @@ def test_description_of_an_own_module_needs_the_module() -> None:
     ("arguments", "settings", "sentence"),
     [
         (("small", 0), {}, "num_classes"),
-        (("small", 2, "bilinear"), {}, "no head 'bilinear'; choose one of linear, label-wise, cam"),
+        (("small", 2, "bilinear"), {}, "no head 'bilinear'; choose one of linear, label-wise, attention, cam"),
         (("small", 2, "cam"), {"bost": 5}, "no setting 'bost'; it has dropout, boost"),
         (("small", 2, "cam"), {"boost": 0}, "boost"),
         (("small", 2, "cam"), {"peak": -1}, "peak"),

@@ -65,7 +65,9 @@ def train(
     method: Annotated[str, typer.Option(help="How to learn; `spml methods` lists them.")] = "auto",
     setting: Annotated[list[str] | None, typer.Option(help="A setting of the method, name=value; repeatable.")] = None,
     model: Annotated[str, typer.Option(help="lite0, lite1, lite2, small, or any timm name.")] = "lite0",
-    head: Annotated[str | None, typer.Option(help="linear, label-wise or cam; by default the method's own.")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="linear, label-wise, attention or cam; by default the method's own.")
+    ] = None,
     size: Annotated[int | None, typer.Option(help="Side of the images in pixels; by default the model's.")] = None,
     epochs: Annotated[int, typer.Option(min=1)] = 10,
     batch_size: Annotated[int, typer.Option(min=1)] = 16,

@@ -25,6 +25,7 @@ from ..methods import Method, method
 from ..models import Classifier, build_classifier, classifier_from_description
 from ..train.checkpoint import read_tensors, write_text
 from ..train.graph import LAUNCH, thread_stream
+from ..train.head import head_for
 from ..train.linear import HeadSpec
 from ..train.linear_init import linear_init
 from ..train.log import read_log
@@ -105,6 +106,13 @@ def first_head(
     ).method_state
 
 
+def head_of(job: Job, made: Method, rows: int) -> str:
+    """The head of a job that names none. What LinearInit trains is linear."""
+    if job.linear_init:
+        return made.needs.head
+    return head_for(made, job.backbone, rows, job.train.epochs, job.train.batch_size)
+
+
 def run_job(
     job: Job,
     out: Path,
@@ -127,13 +135,13 @@ def run_job(
         torch.cuda.reset_peak_memory_stats()
         resident = torch.cuda.memory_allocated()
     made = method(job.method, **job.settings)
+    rows, labels = job.draw.shown(pack, made.needs.labels)
+    head = job.head or head_of(job, made, len(rows))
     with LAUNCH:
         torch.manual_seed(job.train.seed)
-        head = job.head or made.needs.head
         size = job.image_size
         classifier = build_classifier(job.backbone, len(pack.classes), head, image_size=size, **job.head_settings)
     started = time.perf_counter()
-    rows, labels = job.draw.shown(pack, made.needs.labels)
     training, validation = Examples(images, rows, labels), Examples(images, pack.val, pack.full_labels(pack.val))
     start = None
     if job.linear_init and not (folder / "last.safetensors").exists():  # a run broken off has passed that stage
@@ -170,7 +178,7 @@ def run_job(
     row = {
         "method": job.method,
         "settings": json.dumps(job.settings),
-        "head": job.head or made.needs.head,
+        "head": head,
         "seed": job.train.seed,
         "best_epoch": best["epoch"],
         "weights": best["weights"],

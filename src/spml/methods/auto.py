@@ -9,7 +9,19 @@ from torch import Tensor
 from ..losses import annotator_choice, entropy
 from ..losses.terms import in_full_precision, soft_term
 from ..memory import RowMemory
-from .base import MEAN_OF_ROWS, Clock, Method, Needs, Problem, loss_method, mean_row, register
+from .base import (
+    MEAN_OF_ROWS,
+    Batch,
+    Clock,
+    Method,
+    Model,
+    Needs,
+    Problem,
+    ViewKind,
+    loss_method,
+    mean_row,
+    register,
+)
 
 PAPER = "spml"
 
@@ -19,11 +31,12 @@ loss_method("annotator", annotator_choice, paper=PAPER, needs=MEAN_OF_ROWS, redu
 
 @register
 class Auto(Method):
-    """Cross-entropy against what a first look says of every label; without one, the annotator's choice and doubt.
+    """What a first look says of every label, and later the averaged network, too; or the annotator's choice and doubt.
 
-    The first look (train/first_look.py) is there where the backbone is pretrained: probabilities t of the labels not
-    named, calibrated without full labels, by heads that did not learn from that row. The network is then taught
-    Σ -t log p - (1 - t) log(1 - p).
+    The first look (train/first_look.py) is there where the backbone is pretrained: probabilities q of the labels not
+    named, calibrated without full labels, by heads that did not learn from that row. A weak view is taught q, a strong
+    one from the second fifth of training on (q + p̄) / 2, with p̄ what the averaged network says of the weak one:
+    Σ -t log p - (1 - t) log(1 - p) of each, added.
 
     Otherwise -log P(named) - α Σ H(p): the likelihood of the label the annotator named (losses/annotator.py) needs no
     k and tells labels that are there together from one that is there alone, but takes doubt between two labels for
@@ -35,12 +48,14 @@ class Auto(Method):
     name = "auto"
     paper = PAPER
     summary = "The default: how likely the named label was; on a pretrained network, a first look at the others."
-    needs: ClassVar[Needs] = replace(MEAN_OF_ROWS, first_look=True)
+    needs: ClassVar[Needs] = replace(MEAN_OF_ROWS, first_look=True, pretrained_head="attention")
 
     @dataclass(frozen=True)
     class Settings:
         row_weight: float = 4.0
         most: float = 0.2
+        teacher_share: float = 0.5
+        teacher_from: float = 0.2
 
     settings: Settings
     memory: RowMemory | None
@@ -50,14 +65,36 @@ class Auto(Method):
         rows, entry = problem.rows, (problem.classes,)
         self.memory = RowMemory(rows, entry, dtype=torch.float16) if problem.first_look else None
 
+    @property
+    def views(self) -> tuple[ViewKind, ...]:
+        return ("weak",) if self.memory is None else ("weak", "strong")
+
+    @property
+    def is_objective(self) -> bool:
+        return self.memory is None
+
     def first_look(self, confidences: Tensor) -> None:
         assert self.memory is not None
         self.memory.write(torch.arange(len(confidences), device=confidences.device), confidences)
 
+    def loss(self, batch: Batch, model: Model, clock: Clock) -> Tensor:
+        if self.memory is None:
+            return super().loss(batch, model, clock)
+        seen = self.memory.read(batch.rows).float()
+        weak, strong = batch.views
+        taught = seen
+        if batch.averaged is not None and clock.progress >= self.settings.teacher_from:
+            said = torch.sigmoid(in_full_precision(batch.averaged(weak).logits))
+            mixed = torch.lerp(seen, said.to(seen.dtype), self.settings.teacher_share)
+            taught = torch.where(batch.labels == 0, mixed, seen)
+        losses = [
+            soft_term(in_full_precision(model(view).logits), target)
+            for view, target in ((weak, seen), (strong, taught))
+        ]
+        return mean_row(losses[0] + losses[1])
+
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         logits = in_full_precision(logits)
-        if self.memory is not None:
-            return mean_row(soft_term(logits, self.memory.read(rows).to(logits.dtype)))
         weight = min(self.settings.most, self.settings.row_weight / labels.shape[-1])
         doubt = torch.where(labels == 0, -weight * entropy(logits), 0.0)
         return mean_row(annotator_choice(logits, labels) + doubt)

@@ -39,6 +39,7 @@ class Needs:
     labels: str = "positives"  # "positives": one is enough; "negatives": some known; "full": nothing unknown
     k: bool = False  # the expected number of positives of a row
     head: str = "linear"  # the head the method is made for: "linear" runs on any, "label-wise", "cam"
+    pretrained_head: str | None = None  # another one, on a pretrained backbone with steps enough to train that
     geometry: bool = False  # which part of the image each view shows
     epoch_predictions: bool = False  # probabilities for all training rows at the end of each epoch
     first_look: bool = (
@@ -91,6 +92,7 @@ class Batch:
     views: tuple[Tensor, ...]
     geometry: tuple[Geometry, ...] = field(default=())
     weight: float = 1.0  # of a process that computes the loss of its own rows: their number over that of an even share
+    averaged: "Model | None" = None  # the network of averaged weights, in evaluation mode, where the run averages
 
 
 class Outputs(Protocol):
@@ -155,6 +157,16 @@ class Method(nn.Module):
     def loss(self, batch: Batch, model: Model, clock: Clock) -> Tensor:
         """The loss of a batch of images; by default the objective of its first view."""
         return self.objective(model(batch.views[0]).logits, batch.labels, batch.rows, clock)
+
+    @property
+    def views(self) -> tuple[ViewKind, ...]:
+        """The views of each image, in the order `loss` takes them, once it is prepared."""
+        return self.needs.views
+
+    @property
+    def is_objective(self) -> bool:
+        """Whether `loss` is the objective of the first view, and no more."""
+        return type(self).loss is Method.loss
 
     def first_look(self, confidences: Tensor) -> None:
         """Called once before the first step if `needs.first_look` and the backbone is pretrained: (N, L) calibrated

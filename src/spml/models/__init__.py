@@ -8,9 +8,10 @@
 
 from spml.models.backbones import SmallNet
 from spml.models.classifier import Classifier, LogitsOnly, build_classifier, classifier_from_description
-from spml.models.heads import CamHead, Head, LabelWiseHead, LinearHead, Outputs
+from spml.models.heads import AttentionHead, CamHead, Head, LabelWiseHead, LinearHead, Outputs
 
 __all__ = [
+    "AttentionHead",
     "CamHead",
     "Classifier",
     "Head",

@@ -120,10 +120,10 @@ def build_classifier(
     std: Sequence[float] | None = None,
     **head_settings: Any,
 ) -> Classifier:
-    """A classifier from a backbone (name or module) and a head (`linear`, `label-wise`, `cam`) with its settings.
+    """A classifier from a backbone (name or module) and a head (by its name in `HEADS`) with its settings.
 
     `pretrained` concerns named backbones with ImageNet weights (`small` has none). `image_size`, `dropout`, `mean`
-    and `std` default to the backbone's and the head's own: dropout 0, and 0.1 inside the label-wise head; mean and
+    and `std` default to the backbone's and the head's own: dropout 0, and 0.1 inside the label-wise heads; mean and
     std of a user's module are ImageNet's. A `Classifier`, such as
     `LogitsOnly`, comes back as it is.
     """

@@ -296,7 +296,7 @@ def precision_down_the_list(confidence: Any, right: Any, points: int = 60) -> tu
 
 
 def _where_it_looks(beliefs: Beliefs, prefix: str, size: int) -> Iterator[Section]:
-    if beliefs.run.record["model"].get("head") not in ("label-wise", "cam"):
+    if beliefs.run.record["model"].get("head") not in ("label-wise", "attention", "cam"):
         return
     several = beliefs.rows[beliefs.present[beliefs.rows].sum(axis=1) >= 2]
     rows = np.random.default_rng(1).permutation(several)[:6]

@@ -9,6 +9,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ class StepGraph:
     def _record(self, batch: Batch, clock: Clock) -> None:
         """Record the step; recording does not run it."""
         views = tuple(view.clone() for view in batch.views)
-        self.batch = Batch(batch.rows.clone(), batch.labels.clone(), views, batch.geometry)
+        self.batch = replace(batch, rows=batch.rows.clone(), labels=batch.labels.clone(), views=views)
         graph = torch.cuda.CUDAGraph()
         # The old recording lends its memory to the new one, and may only go when that is made.
         pool = None if self.graph is None else self.graph.pool()

@@ -17,6 +17,7 @@ from ..methods import Method, method
 from ..models import build_classifier
 from ..models.features import FeatureClassifier
 from .finished import finish
+from .head import head_for
 from .log import tracker
 from .loop import Examples, Run, choose_device
 from .settings import TrainSettings
@@ -130,7 +131,7 @@ def _network(job: TrainJob, made: Method, dataset: Dataset) -> nn.Module:
     torch.manual_seed(job.seed)
     if isinstance(dataset.store, ImageStore):
         settings: dict[str, Any] = {"boost": 5.0} if job.method == "boostlu" else {}
-        head = job.head or made.needs.head
+        head = job.head or head_for(made, job.model, len(dataset.train), job.epochs, job.batch_size)
         return build_classifier(job.model, len(dataset.classes), head, image_size=dataset.store.size, **settings)
     if made.needs.head != "linear":
         raise InputError(f"method {made.name!r} needs images: features have no {made.needs.head} head")

@@ -185,7 +185,7 @@ class Run:
             from ..models.fused import fuse  # Triton comes with torch for GPUs, but not on every system
 
             fuse(self.classifier)
-        self.average = copy.deepcopy(self.classifier).requires_grad_(False) if self.settings.averaging else None
+        self.average = copy.deepcopy(self.classifier).requires_grad_(False).eval() if self.settings.averaging else None
         self.optimiser = self._make_optimiser()
         self.batches = math.ceil(len(training.rows) / self.settings.batch_size)
         self.step = 0
@@ -197,8 +197,7 @@ class Run:
         self.own_loss = torch.zeros((), device=self.device)  # this process's, until the next transfer
         self._interrupted = interrupted or threading.Event()  # set: end after the current step, with a checkpoint
         # A mean over rows is the mean of the processes' own: nothing has to be gathered for it.
-        single = type(method).loss is Method.loss
-        self._by_rows = self.processes.count > 1 and single and method.needs.splits is not None
+        self._by_rows = self.processes.count > 1 and method.is_objective and method.needs.splits is not None
         self._graph = self._make_graph() if self._fixed() else None
         many_small = self._graph is not None and self.settings.precision == "bf16"
         self._half = HalfWeights(self.classifier) if many_small else None
@@ -248,7 +247,7 @@ class Run:
 
     def _look_first(self) -> None:
         """Show the method what linear heads on the backbone's features say of the training rows."""
-        from .first_look import first_look
+        from .first_look import LOOK_ZOOMS, first_look
 
         examples, classifier = self.training, self.classifier
         assert isinstance(classifier, Classifier)
@@ -257,6 +256,7 @@ class Run:
             examples.store,
             examples.rows,
             self.device,
+            zooms=LOOK_ZOOMS,
             precision=self.settings.precision,
             dtype=np.float16,
             progress="first look: features" if self.progress else None,
@@ -295,7 +295,7 @@ class Run:
         pixels = self.training.store.batch(self.training.rows[share]).to(self.device, non_blocking=True)
         rows = torch.from_numpy(known).to(self.device, non_blocking=True)
         labels = self.training.labels.batch(known, self.device)
-        kinds = self.method.needs.views
+        kinds = self.method.views
         if pixels.dim() == 2:  # features have no views
             return Batch(rows, labels, (pixels,) * len(kinds), weight=weight)
         drawn, made = [], []
@@ -304,7 +304,8 @@ class Run:
             parameters = views.draw(kind, len(positions), self.settings.views, generator)
             drawn.append(parameters)
             made.append(views.apply(pixels, parameters.take(self.processes.share(len(positions)))))
-        return Batch(rows, labels, tuple(made), tuple(drawn), weight)
+        averaged = None if self.average is None else lambda view: self._of_average(view, len(positions))
+        return Batch(rows, labels, tuple(made), tuple(drawn), weight, averaged)
 
     def _loss(self, batch: Batch, clock: Clock) -> Tensor:
         """The loss of the whole batch, or where it is a mean over rows this process's part of it."""
@@ -315,14 +316,20 @@ class Run:
             penalty = self.method.penalty(self.classifier.parameters())
             return loss if penalty is None else loss + penalty
 
-        def model(view: Tensor) -> Gathered:
-            outputs = self._forward(view.contiguous(memory_format=torch.channels_last) if view.dim() == 4 else view)
-            parts = (outputs.logits, outputs.embeddings, outputs.maps)
-            return Gathered(None if part is None else self.processes.gather(part, total) for part in parts)
-
-        loss = self.method.loss(batch, model, clock)
+        loss = self.method.loss(batch, lambda view: self._gathered(self._forward, view, total), clock)
         penalty = self.method.penalty(self.classifier.parameters())
         return loss if penalty is None else loss + penalty
+
+    def _gathered(self, network: Callable[[Tensor], Any], view: Tensor, total: int) -> Gathered:
+        """The outputs of all processes for a view."""
+        outputs = network(view.contiguous(memory_format=torch.channels_last) if view.dim() == 4 else view)
+        parts = (outputs.logits, outputs.embeddings, outputs.maps)
+        return Gathered(None if part is None else self.processes.gather(part, total) for part in parts)
+
+    @torch.no_grad()
+    def _of_average(self, view: Tensor, total: int) -> Gathered:
+        assert self.average is not None
+        return self._gathered(self.average, view, total)
 
     def _optimise(self, batch: Batch, clock: Clock, move: bool) -> None:
         """Forward, backward and, where `move`, a step of the optimiser."""

@@ -1,10 +1,12 @@
 """What the head would see: a backbone's pooled features of the rows of a store."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from rich.progress import track
 from torch import Tensor
 
@@ -23,6 +25,7 @@ def pooled_features(
     rows: np.ndarray,
     device: str | torch.device,
     *,
+    zooms: Sequence[float] = (1.0,),
     batch_size: int = 64,
     precision: str = "32",
     dtype: type[np.floating[Any]] = np.float32,
@@ -30,7 +33,8 @@ def pooled_features(
 ) -> FeatureStore:
     """The backbone's pooled features of these rows, in evaluation mode, without any augmentation.
 
-    progress: what a progress bar says, None for none.
+    zooms: the features are the mean of those at these multiples of the images' size, or where the backbone takes
+    images of one size alone, of that. progress: what a progress bar says, None for none.
     """
     was_training = classifier.training
     classifier.to(device).eval()
@@ -39,10 +43,31 @@ def pooled_features(
     starts = range(0, len(rows), batch_size)
     for start in starts if progress is None else track(starts, progress):
         images = store.batch(rows[start : start + batch_size]).to(target)
+        if matrix is None and not _takes(classifier, images, zooms):
+            zooms = (1.0,)
         with torch.autocast(target.type, torch.bfloat16, enabled=precision == "bf16"):
-            pooled = classifier.features(images).float().cpu().numpy()
+            seen = [classifier.features(_zoomed(images, zoom)).float() for zoom in zooms]
+        pooled = (sum(seen[1:], seen[0]) / len(seen)).cpu().numpy()
         if matrix is None:
             matrix = np.empty((len(rows), pooled.shape[1]), dtype)
         matrix[start : start + len(pooled)] = pooled
     classifier.train(was_training)
     return FeatureStore(matrix)
+
+
+def _zoomed(images: Tensor, zoom: float) -> Tensor:
+    if zoom == 1:
+        return images
+    size = [round(zoom * side) for side in images.shape[-2:]]
+    larger = F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)
+    return larger.round_().clamp_(0, 255).to(images.dtype)
+
+
+def _takes(classifier: Classifier, images: Tensor, zooms: Sequence[float]) -> bool:
+    """Whether the backbone takes images of these sizes: most transformers know one size, and refuse others."""
+    try:
+        for zoom in zooms:
+            classifier.features(_zoomed(images[:1], zoom))
+    except (AssertionError, RuntimeError, ValueError):
+        return False
+    return True
