@@ -27,7 +27,10 @@ def check(plain, fused, images):
         results.append([y, x.grad, *(p.grad for p in layer.parameters()), layer.running_mean, layer.running_var])
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a.float(), b, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(plain.eval()(images.double()).float(), fused.eval()(images), rtol=1e-4, atol=1e-4)
+    wanted = plain.eval()(images.double()).float()
+    torch.testing.assert_close(wanted, fused.eval()(images), rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        torch.testing.assert_close(wanted, fused(images), rtol=1e-4, atol=1e-4)
 
 for channels, mean, activation in ((24, 0.0, nn.ReLU6), (130, 20.0, None), (40, -3.0, nn.ReLU)):
     pair = []

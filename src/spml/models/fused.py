@@ -3,7 +3,7 @@
 At the papers' batch sizes half of a step on a GPU is batch normalisation: PyTorch's own kernels for bfloat16 images in
 channels-last order read slowly, and the activation reads and writes everything once more. Here the forward pass is one
 kernel for the statistics and one for normalising and clamping, the backward pass one for the two sums and one for the
-gradient. A ReLU's mask is computed again from the input instead of being kept.
+gradient. A ReLU's mask is computed again from the input instead of being kept. In evaluation the second kernel is all.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -92,16 +92,20 @@ def _statistics(
 
 @triton.jit(do_not_specialize=["rows", "units"])
 def _normalise(
-    x, y, mean, rstd, weight, bias, low, high, rows, units,
-    MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    x, y, mean, spread, eps, weight, bias, low, high, rows, units,
+    IS_VARIANCE: tl.constexpr, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
+    """`spread` is 1/σ of every column, or its variance."""
     columns, column, there = _columns(units, MULTIPLE, WIDTH, tl.program_id(1))
     start = tl.program_id(0) * HEIGHT
     line = tl.arange(0, HEIGHT)
     inside = (line < rows - start)[:, None] & there[None, :]
     at = start.to(tl.int64) * columns + (line[:, None] * columns + column[None, :])
     value = tl.load(x + at, inside, 0.0).to(tl.float32)
-    scale = tl.load(weight + column, there, 0.0) * tl.load(rstd + column, there, 0.0)
+    narrow = tl.load(spread + column, there, 0.0)
+    if IS_VARIANCE:
+        narrow = tl.rsqrt(narrow + eps)
+    scale = tl.load(weight + column, there, 0.0) * narrow
     offset = tl.load(bias + column, there, 0.0) - tl.load(mean + column, there, 0.0) * scale
     value = value * scale[None, :] + offset[None, :]
     value = tl.minimum(tl.maximum(value, low), high)
@@ -225,7 +229,7 @@ class _BatchNormAct(torch.autograd.Function):
             grid.rows, grid.units, grid.parts, grid.each, **grid.tile,
         )  # fmt: skip
         _normalise[triton.cdiv(grid.rows, grid.height), grid.blocks](
-            x, y, mean, rstd, weight, bias, low, high, grid.rows, grid.units, **grid.tile
+            x, y, mean, rstd, eps, weight, bias, low, high, grid.rows, grid.units, IS_VARIANCE=False, **grid.tile
         )
         ctx.save_for_backward(x, weight, bias, mean, rstd)
         ctx.arrived, ctx.clamp = arrived, (low, high)
@@ -250,11 +254,22 @@ class _BatchNormAct(torch.autograd.Function):
         return dx, weight_grad, bias_grad, *(None,) * 7
 
 
-def fuse(module: nn.Module) -> int:
-    """Let every batch normalisation of a network train by these kernels on a GPU; returns how many there are.
+def _evaluated(x: Tensor, norm: nn.BatchNorm2d, low: float, high: float) -> Tensor:
+    """By the running statistics, without gradient."""
+    grid = grid_of(x)
+    y = torch.empty_like(x)
+    _normalise[triton.cdiv(grid.rows, grid.height), grid.blocks](
+        x, y, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias, low, high, grid.rows, grid.units,
+        IS_VARIANCE=True, **grid.tile,
+    )  # fmt: skip
+    return y
 
-    Weights keep their names. What the kernels cannot do (evaluation, another order in memory, another activation than
-    none, ReLU and ReLU6) goes the way it went before.
+
+def fuse(module: nn.Module) -> int:
+    """Let every batch normalisation of a network go by these kernels on a GPU; returns how many there are.
+
+    Weights keep their names. What the kernels cannot do (evaluation with a gradient, another order in memory, another
+    activation than none, ReLU and ReLU6) goes the way it went before.
     """
     fused = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d) and clamp_of(part) is not None]
     for part in fused:
@@ -280,8 +295,10 @@ def _fused_class(plain: type[nn.BatchNorm2d]) -> type[nn.BatchNorm2d]:
         bounds = clamp_of(self)
         known = self.affine and self.track_running_stats and self.momentum is not None
         order = x.is_contiguous(memory_format=torch.channels_last)
-        if not (self.training and known and order and bounds is not None and (x.is_cuda or INTERPRETED)):
+        if not (known and order and bounds is not None and (x.is_cuda or INTERPRETED)):
             return plain.forward(self, x)
+        if not self.training:
+            return plain.forward(self, x) if torch.is_grad_enabled() else _evaluated(x, self, *bounds)
         arrived = self.__dict__.get("arrived")
         if arrived is None or arrived.device != x.device:
             arrived = self.__dict__["arrived"] = torch.zeros(grid_of(x).blocks, dtype=torch.int32, device=x.device)
