@@ -1,5 +1,7 @@
 """The first look: out of fold, calibrated, remembered with the run, and only where there is something to see."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch.nn.functional as F
 from spml.data import ImageStore
 from spml.data.features import FeatureStore
 from spml.labels import Labels
-from spml.methods import Batch, Clock, Problem, method
+from spml.methods import ENOUGH_STEPS, Batch, Clock, Problem, method
 from spml.methods.base import Model
 from spml.models import Outputs, build_classifier
 from spml.train import first_look as looking
@@ -111,11 +113,13 @@ def test_what_auto_teaches_with_a_look_and_without() -> None:
     _, _, labels = some_rows(8)
     weak, strong, averaged = torch.randn(3, 8, 5)
     rows, given = torch.arange(8), torch.from_numpy(labels.dense())
-    plain, looked = method("auto"), method("auto")
+    plain, looked, short = (method("auto") for _ in range(3))
     plain.prepare(Problem(labels))
-    looked.prepare(Problem(labels, first_look=True))
+    looked.prepare(Problem(labels, first_look=True, steps=ENOUGH_STEPS))
+    short.prepare(Problem(labels, first_look=True, steps=ENOUGH_STEPS - 1))
     seen = torch.where(given > 0, 1.0, torch.rand(8, 5).half().float())
     looked.first_look(seen)
+    short.first_look(seen)
 
     def batch(views: tuple[torch.Tensor, ...], teacher: Model | None = None) -> Batch:
         return Batch(rows, given, views, averaged=teacher)
@@ -131,6 +135,8 @@ def test_what_auto_teaches_with_a_look_and_without() -> None:
         looked.loss(both, Outputs, late), cross_entropy(weak, seen) + cross_entropy(strong, mixed)
     )
     torch.testing.assert_close(looked.loss(batch((weak, strong)), Outputs, late), by_look)  # nothing is averaged
+    torch.testing.assert_close(short.loss(batch((weak,)), Outputs, late), cross_entropy(weak, seen))
+    assert (short.views, short.is_objective) == (("weak",), False)
     assert (plain.views, plain.is_objective) == (("weak",), True)
     assert (looked.views, looked.is_objective) == (("weak", "strong"), False)
     assert not plain.state_dict()
@@ -161,12 +167,20 @@ def test_a_backbone_of_one_size_is_looked_at_in_that() -> None:
     torch.testing.assert_close(found.batch(np.arange(5)), classifier.features(store.batch(np.arange(5))))
 
 
-def test_which_head_auto_gets() -> None:
-    made = method("auto")
-    assert head_for(made, "lite0", rows=4574, epochs=10, batch_size=16) == "attention"
-    assert head_for(made, "lite0", rows=1000, epochs=10, batch_size=16) == "linear"  # too few steps
-    assert head_for(made, "small", rows=4574, epochs=10, batch_size=16) == "linear"
-    assert head_for(method("em"), "lite0", rows=4574, epochs=10, batch_size=16) == "linear"
+@pytest.mark.parametrize(
+    ("name", "changed", "head"),
+    [
+        ("auto", {}, "attention"),
+        ("auto", {"rows": 1000}, "linear"),  # too few steps
+        ("auto", {"classes": 5000}, "linear"),
+        ("auto", {"backbone": "small-nf"}, "linear"),
+        ("em", {}, "linear"),
+        ("lac", {}, "label-wise"),
+    ],
+)
+def test_which_head_a_method_gets(name: str, changed: dict[str, Any], head: str) -> None:
+    usual = {"backbone": "lite0", "classes": 20, "rows": 4574, "epochs": 10, "batch_size": 16}
+    assert head_for(method(name), **{**usual, **changed}) == head
 
 
 def test_a_run_looks_once_and_remembers(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,11 +106,12 @@ def first_head(
     ).method_state
 
 
-def head_of(job: Job, made: Method, rows: int) -> str:
+def head_of(job: Job, made: Method, labels: Labels) -> str:
     """The head of a job that names none. What LinearInit trains is linear."""
     if job.linear_init:
         return made.needs.head
-    return head_for(made, job.backbone, rows, job.train.epochs, job.train.batch_size)
+    sizes = labels.num_classes, len(labels), job.train.epochs, job.train.batch_size
+    return head_for(made, job.backbone, *sizes)
 
 
 def run_job(
@@ -136,7 +137,7 @@ def run_job(
         resident = torch.cuda.memory_allocated()
     made = method(job.method, **job.settings)
     rows, labels = job.draw.shown(pack, made.needs.labels)
-    head = job.head or head_of(job, made, len(rows))
+    head = job.head or head_of(job, made, labels)
     with LAUNCH:
         torch.manual_seed(job.train.seed)
         size = job.image_size

@@ -10,6 +10,7 @@ from ..losses import annotator_choice, entropy
 from ..losses.terms import in_full_precision, soft_term
 from ..memory import RowMemory
 from .base import (
+    ENOUGH_STEPS,
     MEAN_OF_ROWS,
     Batch,
     Clock,
@@ -36,7 +37,7 @@ class Auto(Method):
     The first look (train/first_look.py) is there where the backbone is pretrained: probabilities q of the labels not
     named, calibrated without full labels, by heads that did not learn from that row. A weak view is taught q, a strong
     one from the second fifth of training on (q + p̄) / 2, with p̄ what the averaged network says of the weak one:
-    Σ -t log p - (1 - t) log(1 - p) of each, added.
+    Σ -t log p - (1 - t) log(1 - p) of each, added. Short trainings (`ENOUGH_STEPS`) have the weak view alone.
 
     Otherwise -log P(named) - α Σ H(p): the likelihood of the label the annotator named (losses/annotator.py) needs no
     k and tells labels that are there together from one that is there alone, but takes doubt between two labels for
@@ -59,15 +60,17 @@ class Auto(Method):
 
     settings: Settings
     memory: RowMemory | None
+    two_views: bool
 
     def prepare(self, problem: Problem) -> None:
         super().prepare(problem)
         rows, entry = problem.rows, (problem.classes,)
         self.memory = RowMemory(rows, entry, dtype=torch.float16) if problem.first_look else None
+        self.two_views = problem.first_look and problem.steps >= ENOUGH_STEPS
 
     @property
     def views(self) -> tuple[ViewKind, ...]:
-        return ("weak",) if self.memory is None else ("weak", "strong")
+        return ("weak", "strong") if self.two_views else ("weak",)
 
     @property
     def is_objective(self) -> bool:
@@ -81,6 +84,8 @@ class Auto(Method):
         if self.memory is None:
             return super().loss(batch, model, clock)
         seen = self.memory.read(batch.rows).float()
+        if not self.two_views:
+            return mean_row(soft_term(in_full_precision(model(batch.views[0]).logits), seen))
         weak, strong = batch.views
         taught = seen
         if batch.averaged is not None and clock.progress >= self.settings.teacher_from:

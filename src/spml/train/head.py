@@ -2,15 +2,14 @@
 
 import math
 
-from ..methods import Method
+from ..methods import ENOUGH_STEPS, Method
 
-# A head that starts from nothing has learned little before: after 500 steps on 1,000 photos of VOC it was far behind a
-# linear one that starts as the first look's.
-ENOUGH_STEPS = 2000
+WITHOUT_WEIGHTS = ("small", "small-nf")  # backbones by name that start from nothing
+MOST_CLASSES = 1000  # beyond, a query a class takes more time and memory than the backbone
 
 
-def head_for(made: Method, backbone: str, rows: int, epochs: int, batch_size: int) -> str:
+def head_for(made: Method, backbone: str, classes: int, rows: int, epochs: int, batch_size: int) -> str:
     """The method's own; on a pretrained backbone its larger one, if there are steps enough to train that."""
     larger = made.needs.pretrained_head
-    steps = epochs * math.ceil(rows / batch_size)
-    return larger if larger and backbone != "small" and steps >= ENOUGH_STEPS else made.needs.head
+    enough = epochs * math.ceil(rows / batch_size) >= ENOUGH_STEPS and classes <= MOST_CLASSES
+    return larger if larger and enough and backbone not in WITHOUT_WEIGHTS else made.needs.head

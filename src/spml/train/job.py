@@ -131,8 +131,9 @@ def _network(job: TrainJob, made: Method, dataset: Dataset) -> nn.Module:
     torch.manual_seed(job.seed)
     if isinstance(dataset.store, ImageStore):
         settings: dict[str, Any] = {"boost": 5.0} if job.method == "boostlu" else {}
-        head = job.head or head_for(made, job.model, len(dataset.train), job.epochs, job.batch_size)
-        return build_classifier(job.model, len(dataset.classes), head, image_size=dataset.store.size, **settings)
+        classes = len(dataset.classes)
+        head = job.head or head_for(made, job.model, classes, len(dataset.train), job.epochs, job.batch_size)
+        return build_classifier(job.model, classes, head, image_size=dataset.store.size, **settings)
     if made.needs.head != "linear":
         raise InputError(f"method {made.name!r} needs images: features have no {made.needs.head} head")
     network = FeatureClassifier(dataset.store.dim, len(dataset.classes))

@@ -174,7 +174,14 @@ class Run:
         self.log = RunLog(self.folder / "log.jsonl", trackers if self.processes.first else ())
 
         self._looks_first = method.needs.first_look and self._worth_a_look(classifier)
-        problem = Problem(training.labels, k=k, seeds=self.settings.seed, first_look=self._looks_first)
+        self.batches = math.ceil(len(training.rows) / self.settings.batch_size)
+        problem = Problem(
+            training.labels,
+            k=k,
+            seeds=self.settings.seed,
+            first_look=self._looks_first,
+            steps=self.batches * self.settings.epochs,
+        )
         method.prepare(problem)
         if start is not None:  # what a phase before this one remembered (LinearInit)
             method.load_state_dict({name: value.cpu() for name, value in start.items()}, strict=not self._looks_first)
@@ -187,7 +194,6 @@ class Run:
             fuse(self.classifier)
         self.average = copy.deepcopy(self.classifier).requires_grad_(False).eval() if self.settings.averaging else None
         self.optimiser = self._make_optimiser()
-        self.batches = math.ceil(len(training.rows) / self.settings.batch_size)
         self.step = 0
         self.best: dict[str, Any] = {"score": None, "epoch": 0, "weights": "raw"}
         self.stale = 0  # epochs since the best

@@ -11,6 +11,7 @@ from rich.progress import track
 from torch import Tensor
 
 from ..data.features import FeatureStore
+from ..errors import InputError
 from ..models import Classifier
 
 
@@ -68,6 +69,6 @@ def _takes(classifier: Classifier, images: Tensor, zooms: Sequence[float]) -> bo
     try:
         for zoom in zooms:
             classifier.features(_zoomed(images[:1], zoom))
-    except (AssertionError, RuntimeError, ValueError):
+    except (AssertionError, InputError, RuntimeError, ValueError):
         return False
     return True
