@@ -5,8 +5,8 @@
 
 `spml train` (one epoch), `spml predict` and `spml recover`, each a command of its own in a control group of that
 limit, which counts the page cache too: the file does not fit. Seconds a row are those beyond a run on 1,000 rows,
-which is what it costs to start. A command on few rows takes little longer than that, so small sizes are run five times
-and the largest twice, and the fastest counts. The data are synthetic, made in a temporary folder and deleted.
+which is what it costs to start. A command on few rows takes little longer than that, and a machine is faster at one
+time than at another: the sizes take turns, four times, and the fastest of each counts. The data are synthetic, made in a temporary folder and deleted.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from record import record
 
 GIB = 2**30
 STAGES = ("train", "predict", "recover")
+TURNS = 4
 
 
 def make(folder: Path, rows: int, dim: int, classes: int, seed: int) -> None:
@@ -71,10 +72,13 @@ def stages(rows: int, options: argparse.Namespace) -> dict[str, Used]:
         return used
 
 
-def fastest(rows: int, times: int, options: argparse.Namespace) -> dict[str, Used]:
-    """Each command's fastest run of several."""
-    runs = [stages(rows, options) for _ in range(times)]
-    return {stage: min((run[stage] for run in runs), key=lambda used: used.seconds) for stage in STAGES}
+def in_turns(sizes: tuple[int, ...], times: int, options: argparse.Namespace) -> list[dict[str, Used]]:
+    """Each command's fastest run at each size."""
+    runs = [[stages(rows, options) for rows in sizes] for _ in range(times)]
+    return [
+        {stage: min((run[stage] for run in at_size), key=lambda used: used.seconds) for stage in STAGES}
+        for at_size in zip(*runs, strict=True)
+    ]
 
 
 def main() -> None:
@@ -92,7 +96,7 @@ def main() -> None:
     options = parser.parse_args()
     few, many = (int(part) for part in options.rows.split(","))
 
-    start_up, small, large = fastest(1000, 5, options), fastest(few, 5, options), fastest(many, 2, options)
+    start_up, small, large = in_turns((1000, few, many), TURNS, options)
     size = many * options.dim * 2
     print(f"{many:,} rows of {options.dim} float16 = {size / GIB:.2f} GiB, in {options.limit / GIB:.2f} GiB")
     header = (f"at {few:,}", f"at {many:,}", "ratio", "of busy time", "own GiB", "group GiB")
