@@ -8,6 +8,7 @@ import torch
 from spml.data import FeatureStore
 from spml.data import features as module
 from spml.errors import InputError
+from spml.models.features import FeatureClassifier
 
 ROWS = ([3, 0, 3], np.array([5]), torch.tensor([1, 2]), range(6), [])
 
@@ -171,3 +172,20 @@ def test_to_cpu_says_whether_it_is_in_memory(tmp_path):
     assert FeatureStore(matrix()).to_device("cpu")
     assert FeatureStore(torch.from_numpy(matrix())).to_device("cpu")
     assert not FeatureStore(tmp_path / "x.npy").to_device("cpu")
+
+
+@pytest.mark.parametrize("mean", [0.0, 1000.0])
+def test_a_feature_classifier_measures_and_scales_its_rows(mean: float) -> None:
+    torch.manual_seed(0)
+    features = (mean + 2 * torch.randn(200, 12)).float()
+    features[:, 3] = 5.0  # a constant column is only shifted
+    classifier = FeatureClassifier(12, 4)
+    classifier.measure(features)
+    deviation, shift = torch.std_mean(features.double(), 0, correction=0)
+    deviation[3] = 1.0
+    weight, bias = classifier.linear.weight.double(), classifier.linear.bias.double()
+    wanted = ((features.double() - shift) / deviation) @ weight.T + bias
+    for autocast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits = classifier(features).logits
+        torch.testing.assert_close(logits.double(), wanted, rtol=0, atol=2e-6 * (1 + mean))

@@ -565,7 +565,8 @@ def test_two_hosts_compute_what_one_process_computes(tmp_path: Path, hosts: list
     script = tmp_path / "job.py"
     script.write_text(
         "import sys\nfrom pathlib import Path\nfrom spml import checks\nfrom spml.methods import method\n"
-        "checks.tiny_run(lambda: method('epr'), Path(sys.argv[1])).fit()\n"
+        "from spml.train.processes import end_process\n"
+        "checks.tiny_run(lambda: method('epr'), Path(sys.argv[1])).fit()\nend_process()\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     environment["GLOO_SOCKET_IFNAME"] = "cable"

@@ -310,7 +310,8 @@ def test_torchrun_starts_two_processes(tmp_path):
     script = Path(tmp_path, "job.py")
     script.write_text(
         "import sys\nfrom pathlib import Path\nfrom spml import checks\nfrom spml.methods import method\n"
-        "checks.tiny_run(lambda: method('ll-r'), Path(sys.argv[1])).fit()\n"
+        "from spml.train.processes import end_process\n"
+        "checks.tiny_run(lambda: method('ll-r'), Path(sys.argv[1])).fit()\nprint('end', flush=False)\nend_process()\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [
@@ -322,7 +323,8 @@ def test_torchrun_starts_two_processes(tmp_path):
         str(script),
         str(tmp_path / "two"),
     ]
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
+    assert done.stdout.decode().split() == ["end", "end"]  # nothing said is lost
     checks.tiny_run(lambda: method("ll-r"), tmp_path / "one").fit()
     ones, twos = (read_tensors(tmp_path / n / "last.safetensors")[0] for n in ("one", "two"))
     assert all(torch.allclose(ones[key].double(), twos[key].double(), atol=1e-5) for key in ones)

@@ -3,6 +3,7 @@
 Nothing heavy is imported here: each command imports what it needs, so that `spml --help` answers at once.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -258,20 +259,33 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     """Run the command; bad input is one sentence and exit code 2."""
+    code = _run()
+    if "torch.distributed" in sys.modules and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from .train.processes import end_process
+
+        end_process(code)
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The exit code."""
     try:
         app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
     except InputError as error:
-        _fail(str(error))
+        return _fail(str(error))
     except KeyboardInterrupt:
         print("Interrupted. The same command goes on where it was.", file=sys.stderr)
-        sys.exit(130)
+        return 130
     except OSError as error:
-        _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+    return 0
 
 
-def _fail(sentence: str) -> None:
+def _fail(sentence: str) -> int:
     print(f"spml: {sentence}", file=sys.stderr)
-    sys.exit(2)
+    return 2
 
 
 if __name__ == "__main__":
