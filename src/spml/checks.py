@@ -326,11 +326,13 @@ def check_two_processes(names: list[str], port: int = 29511) -> None:
 def _one_of_two(rank: int, names: list[str], temporary: str, port: int) -> None:
     import os
 
+    from .train.processes import end_process
+
     torch.set_num_threads(1)
     os.environ.update(WORLD_SIZE="2", RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     for name in names:
         tiny_run(lambda name=name: method(name), Path(temporary, "together", name)).fit()  # type: ignore[misc]
-    torch.distributed.destroy_process_group()
+    end_process()
 
 
 def _same_weights(name: str, alone: Path, together: Path) -> None:
