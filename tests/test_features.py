@@ -174,10 +174,11 @@ def test_to_cpu_says_whether_it_is_in_memory(tmp_path):
     assert not FeatureStore(tmp_path / "x.npy").to_device("cpu")
 
 
+@pytest.mark.parametrize("rows", [200, 2000])
 @pytest.mark.parametrize("mean", [0.0, 1000.0])
-def test_a_feature_classifier_measures_and_scales_its_rows(mean: float) -> None:
+def test_a_feature_classifier_measures_and_scales_its_rows(rows: int, mean: float) -> None:
     torch.manual_seed(0)
-    features = (mean + 2 * torch.randn(200, 12)).float()
+    features = (mean + 2 * torch.randn(rows, 12)).float()
     features[:, 3] = 5.0  # a constant column is only shifted
     classifier = FeatureClassifier(12, 4)
     classifier.measure(features)
@@ -188,4 +189,5 @@ def test_a_feature_classifier_measures_and_scales_its_rows(mean: float) -> None:
     for autocast in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             logits = classifier(features).logits
-        torch.testing.assert_close(logits.double(), wanted, rtol=0, atol=2e-6 * (1 + mean))
+        half = 0.05 if logits.dtype == torch.bfloat16 else 0.0
+        torch.testing.assert_close(logits.double(), wanted, rtol=0, atol=half + 2e-6 * (1 + mean))

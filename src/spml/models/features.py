@@ -9,12 +9,14 @@ from torch import Tensor, nn
 
 from spml.models.heads import Outputs
 
+MANY_ROWS = 1024  # fewer are scaled sooner than weights, and what autograd does with those
+
 
 class FeatureClassifier(nn.Module):
     """logits = W·(x - mean)/deviation + b; mean and deviation are buffers, set from the training rows by `measure`.
 
-    The weights are scaled and shifted instead of the rows, which are many: rounding costs as much again as that of
-    float32 features themselves.
+    Many rows are left as they are, and the weights scaled and shifted instead: rounding then costs as much again as
+    that of float32 features themselves.
     """
 
     mean: Tensor
@@ -35,6 +37,8 @@ class FeatureClassifier(nn.Module):
         self.deviation.copy_(torch.where(deviation > 0, deviation, 1.0))
 
     def forward(self, features: Tensor) -> Outputs:
+        if len(features) < max(MANY_ROWS, self.num_classes):
+            return Outputs(self.linear(torch.addcmul(-self.mean / self.deviation, features, 1 / self.deviation)))
         with torch.autocast(features.device.type, enabled=False):  # in bfloat16 nothing would be left of x - mean
             weight = self.linear.weight / self.deviation
             return Outputs(F.linear(features, weight, self.linear.bias - weight.mv(self.mean)))
