@@ -1,5 +1,6 @@
 """Many rows and many classes: what goes by parts gives what it gives whole, and holds no more than a part."""
 
+import errno
 import hashlib
 import os
 import re
@@ -253,6 +254,41 @@ def test_windows_give_the_rows_of_the_file_and_read_them_once(
             assert torch.equal(store.batch(part), torch.from_numpy(matrix[part]).float())
         assert sorted(read) == sorted(rows[first * 12 :])
         read.clear()
+
+
+@pytest.mark.parametrize("how", ["as it is", "refused at opening", "refused at reading"])
+def test_pieces_are_read_past_the_cache_where_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    content = np.random.default_rng(0).bytes(20_000)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    opened, read = os.open, os.preadv
+    direct = getattr(os, "O_DIRECT", 0)
+    files: set[int] = set()
+
+    def refuse_opening(name: Any, flags: int) -> int:
+        if how == "refused at opening" and flags & direct:
+            raise OSError(errno.EINVAL, "no")
+        file = opened(name, flags)
+        files.update({file} if flags & direct else ())
+        return file
+
+    def refuse_reading(file: int, buffers: Any, offset: int) -> int:
+        if how == "refused at reading" and file in files:
+            files.discard(file)
+            raise OSError(errno.EINVAL, "no")
+        return read(file, buffers, offset)
+
+    monkeypatch.setattr(os, "open", refuse_opening)
+    monkeypatch.setattr(os, "preadv", refuse_reading)
+    with features_module._PieceReader(str(path), 9000) as reader:
+        for start, length in ((0, 10), (128, 9000), (4096, 4096), (5001, 8999), (19_990, 10), (11_000, 9000)):
+            found = reader.read(start, length)
+            assert found is not None
+            assert bytes(found) == content[start : start + length]
+        assert reader.read(19_000, 1001) is None
+        assert bytes(reader.read(100, 50) or b"") == content[100:150]  # goes on after that
 
 
 def test_rows_beside_the_windows_come_from_the_file(large: tuple[Path, np.ndarray]) -> None:

@@ -23,6 +23,7 @@ _LARGE = 2**30  # bytes: a file up to this size is shuffled whole, for any machi
 _WINDOW = 2**27  # bytes of a larger one that are read ahead and shuffled together
 _PIECE = 2**19  # bytes of it that are read at one time
 _GAP = 2**16  # bytes between two rows that are read with them rather than left out
+_ALIGNED = 2**12  # bytes: reads past the system's cache start and end at multiples of it
 
 _SPARSE = 8  # rows in ascending order are a sequence if they are at least every eighth
 
@@ -275,25 +276,64 @@ class _Windows:
         return None
 
     def _read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """The rows, which ascend, a piece of the file at a time; the disk is at the next one meanwhile."""
+        """The rows, which ascend, a piece of the file at a time."""
         values = np.empty((len(rows), self._shape[1]), self._dtype)
-        piece = np.empty((self.piece, self._shape[1]), self._dtype)
         parted = (np.diff(rows // self.piece) > 0) | (np.diff(rows) * self._row > _GAP)
         bounds = [0, *(np.flatnonzero(parted) + 1).tolist(), len(rows)] if len(rows) else []
-        with open(self._path, "rb", buffering=0) as file:
-            if advised := hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than is asked for
+        with _PieceReader(self._path, self.piece * self._row) as reader:
             for start, stop in pairwise(bounds):
-                first = int(rows[start])
-                part = piece[: int(rows[stop - 1]) - first + 1]
-                if advised and stop < len(rows):
-                    after = self._offset + int(rows[stop]) * self._row
-                    os.posix_fadvise(file.fileno(), after, _PIECE, os.POSIX_FADV_WILLNEED)
-                file.seek(self._offset + first * self._row)
-                if file.readinto(part.data.cast("B")) != part.nbytes:
+                first, count = int(rows[start]), int(rows[stop - 1] - rows[start]) + 1
+                found = reader.read(self._offset + first * self._row, count * self._row)
+                if found is None:
                     raise InputError(f"{self._path}: the file ends before row {int(rows[stop - 1])}.")
+                part = np.frombuffer(found, self._dtype).reshape(count, -1)
                 np.take(part, rows[start:stop] - first, axis=0, out=values[start:stop], mode="clip")
         return values
+
+
+class _PieceReader:
+    """Reads pieces of a file past the system's cache, where system and disk allow that.
+
+    What is read once an epoch from a file that does not fit has no use for the cache, and pages that are given up to
+    make room for it, and taken out of every process's map, slow down whoever computes meanwhile.
+    """
+
+    def __init__(self, path: str, most: int) -> None:
+        self._buffer = mmap.mmap(-1, (most // _ALIGNED + 2) * _ALIGNED)  # starts at a page
+        self._view = memoryview(self._buffer)
+        self._path = path
+        self._direct = hasattr(os, "O_DIRECT")
+        try:
+            self._file = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECT", 0))
+        except OSError:  # not on this file system
+            self._direct = False
+            self._file = os.open(path, os.O_RDONLY)
+
+    def __enter__(self) -> _PieceReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+    def read(self, start: int, length: int) -> memoryview | None:
+        """So many bytes from there, until the next call; None if the file ends before."""
+        if self._direct:
+            first, stop = start - start % _ALIGNED, -(-(start + length) // _ALIGNED) * _ALIGNED
+            try:
+                got = os.preadv(self._file, [self._view[: stop - first]], first)
+            except OSError:  # this file system says so only now
+                got = 0
+            if got >= start + length - first:
+                return self._view[start - first : start - first + length]
+            os.close(self._file)  # it gave less than there is, or there is no more: the usual way will tell
+            self._direct, self._file = False, os.open(self._path, os.O_RDONLY)
+        got = 0
+        while got < length:
+            more = os.preadv(self._file, [self._view[got:length]], start + got)
+            if more == 0:
+                return None
+            got += more
+        return self._view[:length]
 
 
 def _mapped(path: str) -> npt.NDArray[Any]:
