@@ -56,16 +56,20 @@ class StepGraph:
         self.changes_between_epochs = changes_between_epochs
         self.graph: torch.cuda.CUDAGraph | None = None
         self.batch: Batch | None = None
-        self.epoch = 0
-        self.seen = 0
+        self.epoch = 0  # whose step is recorded, or about to be
+        self.due = True
+        self.seen = 0  # steps run as usual before that
         self.stream = torch.cuda.Stream(device)
 
     def run(self, batch: Batch, clock: Clock) -> None:
+        if self.changes_between_epochs and self.epoch != clock.epoch:
+            self.epoch, self.due = clock.epoch, True
+            self.seen = min(self.seen, WARM_UP - 1)  # what an epoch brings that is new must have run before
         if self.seen < WARM_UP or (self.batch is not None and len(batch.rows) != len(self.batch.rows)):
             self.seen += 1
             self._run_aside(batch, clock)
             return
-        if self.graph is None or (self.changes_between_epochs and self.epoch != clock.epoch):
+        if self.due:
             self._record(batch, clock)
         assert self.graph is not None
         assert self.batch is not None
@@ -92,7 +96,7 @@ class StepGraph:
         with recording(graph, pool=pool, stream=self.stream):
             watched = WatchedClock(clock)
             self.step(self.batch, watched)
-        self.graph, self.epoch = graph, clock.epoch
+        self.graph, self.epoch, self.due = graph, clock.epoch, False
         self.changes_between_epochs |= bool(watched.read)
 
 
