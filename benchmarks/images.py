@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from limited import Used, run
+from limited import Used, compare, in_turns, run
 from record import record
 
 MIB, GIB = 2**20, 2**30
-STAGES = ("train", "predict", "recover")
 
 
 def make(folder: Path, images: int, side: int, classes: int, seed: int) -> int:
@@ -98,38 +97,15 @@ def main() -> None:
     options = parser.parse_args()
     few, many = (int(part) for part in options.images.split(","))
 
-    start_up, small, large = (stages(images, options) for images in (options.start_up, few, many))
+    sizes = (options.start_up, few, many)
+    used = in_turns(lambda images: stages(images, options), sizes, 1)
     decoded = many * 3 * options.size**2
     print(f"{many:,} images decoded = {decoded / GIB:.2f} GiB, in {options.limit / GIB:.2f} GiB")
-    header = (f"at {few:,}", f"at {many:,}", "ratio", "of busy time", "own GiB", "group GiB")
-    print(f"{'ms an image':12}" + "".join(f"{text:>14}" for text in header))
-    for stage in STAGES:
-        first, one, used = start_up[stage], small[stage], large[stage]
-        more, most = few - options.start_up, many - options.start_up  # images beyond those of the start-up run
-        here, there = (one.seconds - first.seconds) / more, (used.seconds - first.seconds) / most
-        busy_here, busy_there = (one.busy - first.busy) / more, (used.busy - first.busy) / most
-        group = "not limited" if used.group is None else f"{used.group / GIB:.2f}"
-        numbers = f"{1e3 * here:14.3f}{1e3 * there:14.3f}{there / here:14.2f}{busy_there / busy_here:14.2f}"
-        print(f"{stage:12}{numbers}{used.anonymous / GIB:14.2f}{group:>14}")
+    for stage, here, there, extra in compare(used, sizes, "ms an image", 1e3):
         if options.record:
-            record(
-                f"images {stage}",
-                there,
-                here,
-                f"seconds an image at {few}",
-                options.seed,
-                images=many,
-                size=options.size,
-                classes=options.classes,
-                decoded_bytes=decoded,
-                limit_bytes=options.limit,
-                limited="group-with-page-cache" if used.group is not None else "no",
-                own_bytes=used.anonymous,
-                own_bytes_at_fewer=one.anonymous,
-                busy_seconds_an_image=f"{busy_there:.3g}",
-                busy_seconds_an_image_at_fewer=f"{busy_here:.3g}",
-                start_up_seconds=f"{first.seconds:.2f}",
-            )
+            what = {"images": many, "size": options.size, "classes": options.classes}
+            extra |= {"decoded_bytes": decoded, "limit_bytes": options.limit}
+            record(f"images {stage}", there, here, f"seconds an image at {few}", options.seed, **what, **extra)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""A command in a process that may use so much memory and no more, and the most it used."""
+"""A command in a process that may use so much memory and no more: the most it used, what it takes at three sizes."""
 
 import os
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,3 +83,48 @@ def _anonymous(process: int) -> int:
     except OSError:
         return 0
     return sum(1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
+
+
+def in_turns(
+    stages: Callable[[int], dict[str, Used]], sizes: tuple[int, int, int], times: int
+) -> tuple[dict[str, Used], ...]:
+    """Each command's fastest run at each size: a machine is faster at one time than at another."""
+    runs = [[stages(size) for size in sizes] for _ in range(times)]
+    return tuple(
+        {stage: min((run[stage] for run in at_size), key=lambda used: used.seconds) for stage in at_size[0]}
+        for at_size in zip(*runs, strict=True)
+    )
+
+
+def compare(
+    used: Sequence[dict[str, Used]], sizes: tuple[int, int, int], what: str, scale: float
+) -> Iterator[tuple[str, float, float, dict[str, object]]]:
+    """Print what one more costs at the second and at the third size, beyond the first, which is what it costs to start.
+
+    what, scale: "µs a row" and 1e6, say. Yields (stage, seconds one costs among few, among many, what to record).
+    """
+    start_up, few, many = sizes
+    header = (f"at {few:,}", f"at {many:,}", "ratio", "of busy time", "own GiB", "group GiB")
+    print(f"{what:12}" + "".join(f"{text:>14}" for text in header))
+    one = what.split(" ", 1)[1].replace(" ", "_")  # a_row
+    for stage in used[0]:
+        first, small, large = (at_size[stage] for at_size in used)
+        more, most = few - start_up, many - start_up
+        here, there = (small.seconds - first.seconds) / more, (large.seconds - first.seconds) / most
+        busy_here, busy_there = (small.busy - first.busy) / more, (large.busy - first.busy) / most
+        group = "not limited" if large.group is None else f"{large.group / 2**30:.2f}"
+        numbers = f"{scale * here:14.3f}{scale * there:14.3f}{there / here:14.2f}{busy_there / busy_here:14.2f}"
+        print(f"{stage:12}{numbers}{large.anonymous / 2**30:14.2f}{group:>14}")
+        yield (
+            stage,
+            here,
+            there,
+            {
+                "limited": "group-with-page-cache" if large.group is not None else "no",
+                "own_bytes": large.anonymous,
+                "own_bytes_at_fewer": small.anonymous,
+                f"busy_seconds_{one}": f"{busy_there:.3g}",
+                f"busy_seconds_{one}_at_fewer": f"{busy_here:.3g}",
+                "start_up_seconds": f"{first.seconds:.2f}",
+            },
+        )

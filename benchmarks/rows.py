@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from limited import Used, run
+from limited import Used, compare, in_turns, run
 from record import record
 
 GIB = 2**30
-STAGES = ("train", "predict", "recover")
+START_UP = 1000  # rows
 TURNS = 4
 
 
@@ -73,15 +73,6 @@ def stages(rows: int, options: argparse.Namespace) -> dict[str, Used]:
         return used
 
 
-def in_turns(sizes: tuple[int, ...], times: int, options: argparse.Namespace) -> list[dict[str, Used]]:
-    """Each command's fastest run at each size."""
-    runs = [[stages(rows, options) for rows in sizes] for _ in range(times)]
-    return [
-        {stage: min((run[stage] for run in at_size), key=lambda used: used.seconds) for stage in STAGES}
-        for at_size in zip(*runs, strict=True)
-    ]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", default="100000,1000000", help="two sizes")
@@ -97,36 +88,15 @@ def main() -> None:
     options = parser.parse_args()
     few, many = (int(part) for part in options.rows.split(","))
 
-    start_up, small, large = in_turns((1000, few, many), TURNS, options)
+    sizes = (START_UP, few, many)
+    used = in_turns(lambda rows: stages(rows, options), sizes, TURNS)
     size = many * options.dim * 2
     print(f"{many:,} rows of {options.dim} float16 = {size / GIB:.2f} GiB, in {options.limit / GIB:.2f} GiB")
-    header = (f"at {few:,}", f"at {many:,}", "ratio", "of busy time", "own GiB", "group GiB")
-    print(f"{'µs a row':9}" + "".join(f"{text:>14}" for text in header))
-    for stage in STAGES:
-        first, used = start_up[stage], large[stage]
-        here, there = (small[stage].seconds - first.seconds) / few, (used.seconds - first.seconds) / many
-        busy_here, busy_there = (small[stage].busy - first.busy) / few, (used.busy - first.busy) / many
-        group = "not limited" if used.group is None else f"{used.group / GIB:.2f}"
-        numbers = f"{1e6 * here:14.1f}{1e6 * there:14.1f}{there / here:14.2f}{busy_there / busy_here:14.2f}"
-        print(f"{stage:9}{numbers}{used.anonymous / GIB:14.2f}{group:>14}")
+    for stage, here, there, extra in compare(used, sizes, "µs a row", 1e6):
         if options.record:
-            record(
-                f"rows {stage}",
-                there,
-                here,
-                f"seconds a row at {few}",
-                options.seed,
-                rows=many,
-                dim=options.dim,
-                classes=options.classes,
-                file_bytes=size,
-                limit_bytes=options.limit,
-                limited="group-with-page-cache" if used.group is not None else "no",
-                own_bytes=used.anonymous,
-                busy_seconds_a_row=f"{busy_there:.3g}",
-                busy_seconds_a_row_at_fewer=f"{busy_here:.3g}",
-                start_up_seconds=f"{first.seconds:.2f}",
-            )
+            what = {"rows": many, "dim": options.dim, "classes": options.classes}
+            extra |= {"file_bytes": size, "limit_bytes": options.limit}
+            record(f"rows {stage}", there, here, f"seconds a row at {few}", options.seed, **what, **extra)
 
 
 if __name__ == "__main__":

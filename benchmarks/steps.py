@@ -221,7 +221,7 @@ def compare_with(
     """Measure, print and record one method; returns its time a view over AN's."""
     head, settings = METHODS[name].needs.head, HEAD_SETTINGS.get(name, {})
     run = task.run(name, task.network(head, **settings) if settings else network, batch)
-    views = len(run.method.needs.views)
+    views = len(run.method.views)
     an, step = in_turns([baseline, run], steps, rounds)
     after = epoch_end(run) / run.batches
     a_view = (step + after) / views

@@ -1,5 +1,6 @@
 """When a step is run as usual, recorded and replayed; no GPU is needed to decide that."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -18,20 +19,19 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     done: list[str] = []
 
     class Recording:
+        def __init__(self) -> None:
+            done.append("R")
+
         def replay(self) -> None:
             done.append(".")
 
-    def record(self: StepGraph, batch: Batch, clock: Clock) -> None:
-        watched = module.WatchedClock(clock)
-        self.step(batch, watched)
-        self.batch, self.graph = batch, Recording()  # type: ignore[assignment]
-        self.epoch, self.due = clock.epoch, False
-        self.changes_between_epochs |= bool(watched.read)
-        done.append("R")
+        def pool(self) -> None:
+            return None
 
     monkeypatch.setattr(torch.cuda, "Stream", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recording)
+    monkeypatch.setattr(module, "recording", lambda *_, **__: nullcontext())
     monkeypatch.setattr(StepGraph, "_run_aside", lambda *_: done.append("u"))
-    monkeypatch.setattr(StepGraph, "_record", record)
     return done
 
 

@@ -272,7 +272,7 @@ def _run() -> int:
     try:
         app()
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
+        return _fail(end.code) if isinstance(end.code, str) else end.code or 0
     except InputError as error:
         return _fail(str(error))
     except KeyboardInterrupt:

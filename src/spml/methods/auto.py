@@ -92,11 +92,9 @@ class Auto(Method):
             said = torch.sigmoid(in_full_precision(batch.averaged(weak).logits))
             mixed = torch.lerp(seen, said.to(seen.dtype), self.settings.teacher_share)
             taught = torch.where(batch.labels == 0, mixed, seen)
-        losses = [
-            soft_term(in_full_precision(model(view).logits), target)
-            for view, target in ((weak, seen), (strong, taught))
-        ]
-        return mean_row(losses[0] + losses[1])
+        of_weak = soft_term(in_full_precision(model(weak).logits), seen)
+        of_strong = soft_term(in_full_precision(model(strong).logits), taught)
+        return mean_row(of_weak + of_strong)
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         logits = in_full_precision(logits)

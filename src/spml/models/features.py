@@ -37,9 +37,9 @@ class FeatureClassifier(nn.Module):
         self.deviation.copy_(torch.where(deviation > 0, deviation, 1.0))
 
     def forward(self, features: Tensor) -> Outputs:
-        if len(features) < max(MANY_ROWS, self.num_classes):
-            return Outputs(self.linear(torch.addcmul(-self.mean / self.deviation, features, 1 / self.deviation)))
-        with torch.autocast(features.device.type, enabled=False):  # in bfloat16 nothing would be left of x - mean
+        with torch.autocast(features.device.type, enabled=False):  # in bfloat16 little would be left of x - mean
+            if len(features) < max(MANY_ROWS, self.num_classes):
+                return Outputs(self.linear(torch.addcmul(-self.mean / self.deviation, features, 1 / self.deviation)))
             weight = self.linear.weight / self.deviation
             return Outputs(F.linear(features, weight, self.linear.bias - weight.mv(self.mean)))
 

@@ -44,7 +44,7 @@ def pooled_features(
     starts = range(0, len(rows), batch_size)
     for start in starts if progress is None else track(starts, progress):
         images = store.batch(rows[start : start + batch_size]).to(target)
-        if matrix is None and not _takes(classifier, images, zooms):
+        if matrix is None and len(zooms) > 1 and not _takes(classifier, images, zooms):
             zooms = (1.0,)
         with torch.autocast(target.type, torch.bfloat16, enabled=precision == "bf16"):
             seen = [classifier.features(_zoomed(images, zoom)).float() for zoom in zooms]
