@@ -5,7 +5,7 @@
     python benchmarks/steps.py --backbone small --image-size 32 --rows 96 --device cpu --steps 2 --methods an,em-apl
 
 A network with random weights trains on random images that lie on the device, in bfloat16. `eager` is our loop without
-recorded steps and without fused batch normalisation. Sides take turns in one process; medians of the rounds count.
+recorded steps and without our kernels. Sides take turns in one process; medians of the rounds count.
 
 A method's time includes what it does after an epoch, predictions of all training rows first, divided by the steps of
 an epoch. The clock stands in epoch 6 of 10, where every method does all that it ever does: LAC is in its second stage,
@@ -152,7 +152,7 @@ def release(device: torch.device) -> None:
 def compare_batches(task: Task, batch: int, steps: int, rounds: int, table: Path | None) -> None:
     """The eager loop and ours, at a batch and at one four times as large."""
     network, large = task.network("linear"), 4 * batch
-    eager = {"graphs": False, "fused_norm": False}
+    eager = {"graphs": False, "kernels": False}
     runs = {
         (side, size): task.run("an", network, size, **(eager if side == "eager" else {}))
         for size in (batch, large)

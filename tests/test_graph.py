@@ -49,7 +49,7 @@ def trained(name, folder, graphs, precision="32"):
         schedule="cosine",
         precision=precision,
         graphs=graphs,
-        fused_norm=graphs,
+        kernels=graphs,
     )
     examples = Examples(store, np.arange(42), labels)
     run = Run(folder, classifier, made, examples, examples, settings, k=1.5, device="cuda", progress=False)

@@ -20,15 +20,14 @@ import triton.language as tl
 from torch import Tensor, nn
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own way to run kernels without a GPU
-ENTRIES = 4096  # of a tile: more would need so many registers that few programs run at a time
-WARPS = 8  # that work on a tile
-# Programs that sum at a time on a multiprocessor: as many as its registers hold.
-STATISTICS_AT_A_TIME = 3
-GRADIENT_SUMS_AT_A_TIME = 2
+WARPS = 4  # that work on a tile
+ENTRIES = 2048  # of a tile: more would need so many registers that few programs run at a time
+SUMMED_ENTRIES, SUMMED_WIDTH = 4096, 32  # of a tile that is summed: adding up across warps takes as long as its width
+AT_A_TIME = 2  # programs that sum on a multiprocessor: the fewer there are, the sooner their sums are added
 
 
 @triton.jit
-def _columns(units, MULTIPLE: tl.constexpr, WIDTH: tl.constexpr, block):
+def column_block(units, MULTIPLE: tl.constexpr, WIDTH: tl.constexpr, block):
     """How many columns there are, those of this block, and which of them exist.
 
     A number times a constant: Triton sees that a row's start is aligned, and loads 16 bytes at a time.
@@ -59,14 +58,14 @@ def _statistics(
     MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Mean and 1/σ of every column, and the running ones moved; x less the running mean is summed: that stays small."""
-    columns, column, there = _columns(units, MULTIPLE, WIDTH, tl.program_id(0))
+    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(0))
     shift = tl.load(running_mean + column, there, 0.0)
     first = tl.zeros((HEIGHT, WIDTH), tl.float32)
     second = tl.zeros((HEIGHT, WIDTH), tl.float32)
     start = tl.program_id(1) * each
     left = tl.minimum(each, rows - start)
     x += start.to(tl.int64) * columns
-    for row in range(0, left, HEIGHT):
+    for row in tl.range(0, left, HEIGHT, num_stages=3):
         line = row + tl.arange(0, HEIGHT)
         inside = (line < left)[:, None] & there[None, :]
         off = tl.load(x + (line[:, None] * columns + column[None, :]), inside, 0.0).to(tl.float32) - shift[None, :]
@@ -96,7 +95,7 @@ def _normalise(
     IS_VARIANCE: tl.constexpr, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """`spread` is 1/σ of every column, or its variance."""
-    columns, column, there = _columns(units, MULTIPLE, WIDTH, tl.program_id(1))
+    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
     start = tl.program_id(0) * HEIGHT
     line = tl.arange(0, HEIGHT)
     inside = (line < rows - start)[:, None] & there[None, :]
@@ -123,7 +122,7 @@ def _gradient_sums(
     x, dy, mean, rstd, weight, bias, partial, arrived, weight_grad, bias_grad, low, high, rows, units, parts, each,
     MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    columns, column, there = _columns(units, MULTIPLE, WIDTH, tl.program_id(0))
+    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(0))
     centre = tl.load(mean + column, there, 0.0)[None, :]
     narrow = tl.load(rstd + column, there, 0.0)[None, :]
     scale = tl.load(weight + column, there, 0.0)[None, :]
@@ -134,7 +133,7 @@ def _gradient_sums(
     left = tl.minimum(each, rows - start)
     x += start.to(tl.int64) * columns
     dy += start.to(tl.int64) * columns
-    for row in range(0, left, HEIGHT):
+    for row in tl.range(0, left, HEIGHT, num_stages=3):
         line = row + tl.arange(0, HEIGHT)
         inside = (line < left)[:, None] & there[None, :]
         at = line[:, None] * columns + column[None, :]
@@ -160,7 +159,7 @@ def _gradient(
     MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """dx = w/σ (g - mean g - x̂ mean(g x̂)), g the gradient that passed the activation."""
-    columns, column, there = _columns(units, MULTIPLE, WIDTH, tl.program_id(1))
+    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
     start = tl.program_id(0) * HEIGHT
     line = tl.arange(0, HEIGHT)
     inside = (line < rows - start)[:, None] & there[None, :]
@@ -177,8 +176,8 @@ def _gradient(
     tl.store(dx + at, slope.to(dx.dtype.element_ty), inside)
 
 
-class Grid(NamedTuple):
-    """How a (rows, columns) matrix is cut into tiles, and for a sum over the rows into parts of several tiles."""
+class Tiles(NamedTuple):
+    """How a (rows, columns) matrix is cut into tiles."""
 
     rows: int
     units: int  # columns / multiple
@@ -186,30 +185,44 @@ class Grid(NamedTuple):
     height: int
     width: int
     blocks: int  # of columns
-    parts: int  # of rows
-    each: int  # rows of a part
 
     @property
-    def tile(self) -> dict[str, int]:
+    def over_all(self) -> tuple[int, int]:
+        return triton.cdiv(self.rows, self.height), self.blocks
+
+    @property
+    def options(self) -> dict[str, int]:
         return {"MULTIPLE": self.multiple, "HEIGHT": self.height, "WIDTH": self.width, "num_warps": WARPS}
 
+    def parts(self, device: torch.device) -> tuple[int, int]:
+        """For a sum over the rows: into how many parts, and how many rows there are in each."""
+        tiles = triton.cdiv(self.rows, self.height)
+        programs = AT_A_TIME * multiprocessors(device)
+        each = triton.cdiv(tiles, min(tiles, max(1, programs // self.blocks))) * self.height
+        return triton.cdiv(self.rows, each), each
 
-def grid_of(x: Tensor, at_a_time: int = STATISTICS_AT_A_TIME) -> Grid:
-    """The grid of images in channels-last order, which are a (B·H·W, C) matrix."""
+
+def tiles_of(x: Tensor, entries: int = ENTRIES, widest: int = 128) -> Tiles:
+    """The tiles of images in channels-last order, which are a (B·H·W, C) matrix."""
     columns = x.shape[1]
-    rows = x.numel() // columns
-    multiple = 8 if columns % 8 == 0 else 1
+    multiple, width, blocks = channel_blocks(columns, widest)
+    return Tiles(x.numel() // columns, columns // multiple, multiple, entries // width, width, blocks)
+
+
+def summed_tiles_of(x: Tensor) -> Tiles:
+    return tiles_of(x, SUMMED_ENTRIES, SUMMED_WIDTH)
+
+
+def channel_blocks(columns: int, widest: int = 128) -> tuple[int, int, int]:
+    """Of what the number of columns is a multiple, how wide a block of them is, and how many there are."""
     # the widest that leaves at most an eighth of its columns without work
-    width = next((w for w in (128, 64) if 8 * (triton.cdiv(columns, w) * w - columns) <= columns), 32)
-    height = ENTRIES // width
-    blocks, tiles = triton.cdiv(columns, width), triton.cdiv(rows, height)
-    programs = at_a_time * _multiprocessors(x.device)
-    each = triton.cdiv(tiles, min(tiles, max(1, programs // blocks))) * height
-    return Grid(rows, columns // multiple, multiple, height, width, blocks, triton.cdiv(rows, each), each)
+    widths = (width for width in (128, 64) if width <= widest)
+    width = next((w for w in widths if 8 * (triton.cdiv(columns, w) * w - columns) <= columns), 32)
+    return 8 if columns % 8 == 0 else 1, width, triton.cdiv(columns, width)
 
 
 @functools.cache
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
@@ -219,17 +232,17 @@ class _BatchNormAct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
                 arrived: Tensor, momentum: float, eps: float, low: float, high: float) -> Tensor:  # fmt: skip
-        grid = grid_of(x)
-        columns = x.shape[1]
+        tiles, summed, columns = tiles_of(x), summed_tiles_of(x), x.shape[1]
+        parts, each = summed.parts(x.device)
         y = torch.empty_like(x)
         mean, rstd = x.new_empty(2, columns, dtype=torch.float32)
-        partial = x.new_empty(grid.parts * 2 * columns, dtype=torch.float32)
-        _statistics[grid.blocks, grid.parts](
+        partial = x.new_empty(parts * 2 * columns, dtype=torch.float32)
+        _statistics[summed.blocks, parts](
             x, partial, arrived, mean, rstd, running_mean, running_var, momentum, eps,
-            grid.rows, grid.units, grid.parts, grid.each, **grid.tile,
+            summed.rows, summed.units, parts, each, **summed.options,
         )  # fmt: skip
-        _normalise[triton.cdiv(grid.rows, grid.height), grid.blocks](
-            x, y, mean, rstd, eps, weight, bias, low, high, grid.rows, grid.units, IS_VARIANCE=False, **grid.tile
+        _normalise[tiles.over_all](
+            x, y, mean, rstd, eps, weight, bias, low, high, tiles.rows, tiles.units, IS_VARIANCE=False, **tiles.options
         )
         ctx.save_for_backward(x, weight, bias, mean, rstd)
         ctx.arrived, ctx.clamp = arrived, (low, high)
@@ -240,27 +253,29 @@ class _BatchNormAct(torch.autograd.Function):
         x, weight, bias, mean, rstd = ctx.saved_tensors
         low, high = ctx.clamp
         dy = dy.contiguous(memory_format=torch.channels_last)
-        grid = grid_of(x, GRADIENT_SUMS_AT_A_TIME)
+        tiles, summed = tiles_of(x), summed_tiles_of(x)
+        parts, each = summed.parts(x.device)
         dx = torch.empty_like(x)
         weight_grad, bias_grad = torch.empty_like(weight), torch.empty_like(bias)
-        partial = x.new_empty(grid.parts * 2 * x.shape[1], dtype=torch.float32)
-        _gradient_sums[grid.blocks, grid.parts](
+        partial = x.new_empty(parts * 2 * x.shape[1], dtype=torch.float32)
+        _gradient_sums[summed.blocks, parts](
             x, dy, mean, rstd, weight, bias, partial, ctx.arrived, weight_grad, bias_grad, low, high,
-            grid.rows, grid.units, grid.parts, grid.each, **grid.tile,
+            summed.rows, summed.units, parts, each, **summed.options,
         )  # fmt: skip
-        _gradient[triton.cdiv(grid.rows, grid.height), grid.blocks](
-            x, dy, dx, mean, rstd, weight, bias, weight_grad, bias_grad, low, high, grid.rows, grid.units, **grid.tile
-        )
+        _gradient[tiles.over_all](
+            x, dy, dx, mean, rstd, weight, bias, weight_grad, bias_grad, low, high, tiles.rows, tiles.units,
+            **tiles.options,
+        )  # fmt: skip
         return dx, weight_grad, bias_grad, *(None,) * 7
 
 
 def _evaluated(x: Tensor, norm: nn.BatchNorm2d, low: float, high: float) -> Tensor:
     """By the running statistics, without gradient."""
-    grid = grid_of(x)
+    tiles = tiles_of(x)
     y = torch.empty_like(x)
-    _normalise[triton.cdiv(grid.rows, grid.height), grid.blocks](
-        x, y, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias, low, high, grid.rows, grid.units,
-        IS_VARIANCE=True, **grid.tile,
+    _normalise[tiles.over_all](
+        x, y, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias, low, high, tiles.rows, tiles.units,
+        IS_VARIANCE=True, **tiles.options,
     )  # fmt: skip
     return y
 
@@ -301,7 +316,9 @@ def _fused_class(plain: type[nn.BatchNorm2d]) -> type[nn.BatchNorm2d]:
             return plain.forward(self, x) if torch.is_grad_enabled() else _evaluated(x, self, *bounds)
         arrived = self.__dict__.get("arrived")
         if arrived is None or arrived.device != x.device:
-            arrived = self.__dict__["arrived"] = torch.zeros(grid_of(x).blocks, dtype=torch.int32, device=x.device)
+            arrived = self.__dict__["arrived"] = torch.zeros(
+                summed_tiles_of(x).blocks, dtype=torch.int32, device=x.device
+            )
         running = self.running_mean, self.running_var
         out: Tensor = _BatchNormAct.apply(
             x, self.weight, self.bias, *running, arrived, self.momentum, self.eps, *bounds

@@ -31,6 +31,7 @@ from ..labels import Labels
 from ..methods import Batch, Clock, Method, Problem
 from ..metrics import average_precision
 from ..models import Classifier, Head
+from ..models.convolution import Aside, speed_up
 from .allocator import keep_freed_memory
 from .checkpoint import (
     load_optimiser,
@@ -188,10 +189,12 @@ class Run:
         self._head_is_trained = start is not None
         self.method.to(self.device)
         self.classifier = classifier.to(self.device).to(memory_format=torch.channels_last)
-        if self.settings.fused_norm and self.device.type == "cuda" and find_spec("triton"):
-            from ..models.fused import fuse  # Triton comes with torch for GPUs, but not on every system
+        if self.settings.kernels and self.device.type == "cuda":
+            speed_up(self.classifier)
+            if find_spec("triton"):
+                from ..models.fused import fuse  # Triton comes with torch for GPUs, but not on every system
 
-            fuse(self.classifier)
+                fuse(self.classifier)
         self.average = copy.deepcopy(self.classifier).requires_grad_(False).eval() if self.settings.averaging else None
         self.optimiser = self._make_optimiser()
         self.step = 0
@@ -207,6 +210,7 @@ class Run:
         self._graph = self._make_graph() if self._fixed() else None
         many_small = self._graph is not None and self.settings.precision == "bf16"
         self._half = HalfWeights(self.classifier) if many_small else None
+        self._aside = Aside(self.device) if self._graph is not None else None
         self._forward: Callable[[Tensor], Any] = self._half or self.classifier
 
     # -- what the run is ------------------------------------------------------------------------------------------
@@ -341,9 +345,10 @@ class Run:
         """Forward, backward and, where `move`, a step of the optimiser."""
         if self._half is not None:
             self._half.refresh()
-        with self._autocast():
-            loss = self._loss(batch, clock)
-        (loss / self.settings.accumulate).backward()
+        with nullcontext() if self._aside is None else self._aside.collecting():
+            with self._autocast():
+                loss = self._loss(batch, clock)
+            (loss / self.settings.accumulate).backward()
         if self._half is not None:
             self._half.hand_over_gradients()
         own_loss = self.own_loss if self._by_rows else self.loss_sum

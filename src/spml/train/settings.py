@@ -29,7 +29,7 @@ class TrainSettings:
     checkpoint_seconds: float = 60.0  # a checkpoint at least this often, and after every epoch
     evaluation_batch: int = 256
     graphs: bool = True  # on a GPU, record a step once and replay it
-    fused_norm: bool = True  # on a GPU, batch normalisation by the kernels of models/fused.py
+    kernels: bool = True  # on a GPU, normalisation and convolutions by models/fused.py and models/convolution.py
     views: ViewSettings = field(default_factory=ViewSettings)
 
     def __post_init__(self) -> None:
