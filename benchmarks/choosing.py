@@ -32,7 +32,7 @@ from spml.metrics import f1, mean_average_precision
 from spml.recover import Recovered, calibrate, evaluate_recovery, expected_f1_thresholds, recover
 from spml.train.finished import FinishedRun, open_run
 from spml.train.linear import FeatureRows, HeadSpec, train_heads
-from spml.train.loop import selection_score
+from spml.train.predictions import selection_score
 
 METHODS = "auto,em,lasd,an"
 LABELLED = (10, 50, 200)

@@ -39,7 +39,8 @@ def train(kind: str, folder: Path, batch: int) -> None:
     from spml.methods import method
     from spml.models import build_classifier
     from spml.models.features import FeatureClassifier
-    from spml.train.loop import Examples, Run
+    from spml.train.examples import Examples
+    from spml.train.loop import Run
     from spml.train.settings import TrainSettings
 
     torch.set_num_threads(1)

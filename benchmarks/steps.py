@@ -34,7 +34,8 @@ from spml.data import ImageStore
 from spml.labels import Labels
 from spml.methods import METHODS, Clock, method
 from spml.models import Classifier, build_classifier
-from spml.train.loop import Examples, Run, choose_device
+from spml.train.examples import Examples
+from spml.train.loop import Run, choose_device
 from spml.train.settings import TrainSettings
 
 SEED = 0

@@ -14,10 +14,11 @@ from spml.methods import ENOUGH_STEPS, Batch, Clock, Problem, method
 from spml.methods.base import Model
 from spml.models import Outputs, build_classifier
 from spml.train import first_look as looking
+from spml.train.examples import Examples
 from spml.train.first_look import FOLDS, first_look, out_of_fold_heads, worth_a_look
 from spml.train.head import head_for
 from spml.train.linear import HeadSpec, train_heads
-from spml.train.loop import Examples, Run
+from spml.train.loop import Run
 from spml.train.pooled import pooled_features
 from spml.train.settings import TrainSettings
 
@@ -82,6 +83,17 @@ def test_the_network_starts_with_the_heads_that_looked(head: str) -> None:
     torch.testing.assert_close(
         classifier(images).logits, classifier.features(images) @ weight.T + bias, rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("head", ["label-wise", "attention"])
+def test_a_head_unlike_them_starts_at_how_frequent_labels_are(head: str) -> None:
+    classifier = build_classifier("small", 5, head, image_size=32, width=16).eval()
+    weight, bias = torch.randn(5, classifier.features(torch.zeros(1, 3, 32, 32)).shape[1]), torch.randn(5)
+    assert not classifier.head.start_as(weight, bias)
+    assert classifier.head.start_at(torch.tensor([0.01, 0.1, 0.3, 0.02, 0.0]))
+    said = torch.sigmoid(classifier.head.bias)
+    torch.testing.assert_close(said, torch.tensor([0.01, 0.1, 0.3, 0.02, 1e-4]))
+    assert not build_classifier("small", 5, "linear", image_size=32).head.start_at(said)
 
 
 def test_what_is_known_stays_known() -> None:

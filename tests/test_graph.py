@@ -10,9 +10,10 @@ from spml.checks import tiny_examples
 from spml.data import ImageStore
 from spml.methods import METHODS, method
 from spml.models import build_classifier
+from spml.train.examples import Examples
 from spml.train.graph import LAUNCH, thread_stream
 from spml.train.log import read_log
-from spml.train.loop import Examples, Run
+from spml.train.loop import Run
 from spml.train.settings import TrainSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -37,9 +37,10 @@ from spml.models import build_classifier
 from spml.models.features import FeatureClassifier
 from spml.recover import recover
 from spml.train.checkpoint import read_tensors
+from spml.train.examples import Examples
 from spml.train.finished import FinishedRun
 from spml.train.linear import HeadResult, HeadSpec, group, judge, train_heads
-from spml.train.loop import Examples, Run
+from spml.train.loop import Run
 from spml.train.settings import TrainSettings
 
 ROWS, DIM, CLASSES = 40, 6, 21

@@ -471,5 +471,6 @@ def test_a_clock_knows_what_was_read_of_it() -> None:
 def test_a_gpu_trains_the_same_heads(task: Task, grid: dict[HeadSpec, HeadResult]) -> None:
     """All at once, so that the recorded step holds every method as a branch."""
     for result, on_gpu in zip(grid.values(), task.train(list(grid), device="cuda"), strict=True):
-        # A last digit decides whether a 16-bit estimate is rounded up or down.
-        assert_same(result, on_gpu, 1e-3 if result.spec.method == "role-16bit" else 1e-5)
+        # Sums in another order, and of a gradient near zero Adam's steps are as long as of a large one. Besides, a last
+        # digit decides whether a 16-bit estimate is rounded up or down.
+        assert_same(result, on_gpu, 1e-3 if result.spec.method == "role-16bit" else 1e-4)

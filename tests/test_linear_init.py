@@ -9,10 +9,12 @@ from spml.errors import InputError
 from spml.labels import Labels, simulate
 from spml.methods import method
 from spml.models import build_classifier
+from spml.train.examples import Examples
 from spml.train.linear import HeadSpec
 from spml.train.linear_init import linear_init
-from spml.train.loop import Examples, Run, selection_score
+from spml.train.loop import Run
 from spml.train.pooled import pooled_features
+from spml.train.predictions import selection_score
 from spml.train.settings import TrainSettings
 
 

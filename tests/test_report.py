@@ -35,8 +35,9 @@ from spml.report.markup import Html, hundred, join, percent, tag
 from spml.report.sections import precision_down_the_list
 from spml.report.studies import study_chart
 from spml.report.theme import PALETTE, script
+from spml.train.examples import Examples
 from spml.train.finished import FinishedRun, finish, open_run
-from spml.train.loop import Examples, Run
+from spml.train.loop import Run
 from spml.train.settings import TrainSettings
 
 EVIL_CLASS = "<script>window.hacked=1</script>"

@@ -20,8 +20,10 @@ from spml.labels import Labels
 from spml.methods import method
 from spml.models import build_classifier
 from spml.train.checkpoint import read_tensors, write_tensors
+from spml.train.examples import Examples
 from spml.train.log import read_log
-from spml.train.loop import Examples, Run, choose_device, predict, selection_score
+from spml.train.loop import Run, choose_device
+from spml.train.predictions import predict, selection_score
 from spml.train.processes import Processes
 from spml.train.settings import TrainSettings, rate_factor
 

@@ -19,7 +19,8 @@ from .data.features import FeatureStore
 from .labels import Labels
 from .memory import RowMemory
 from .methods import Clock, Method, Problem, method
-from .train.loop import Examples, Gathered, Run
+from .train.examples import Examples
+from .train.loop import Gathered, Run
 from .train.settings import TrainSettings
 
 ROWS, CLASSES, WIDTH = 23, 17, 7  # no two alike, so that a dimension is known by its size

@@ -16,9 +16,10 @@ from .data.scenes import scenes
 from .labels import Labels
 from .methods import method
 from .models import build_classifier
+from .train.examples import Examples
 from .train.finished import PREDICTIONS, FinishedRun, finish, open_run
 from .train.log import read_log
-from .train.loop import Examples, Run
+from .train.loop import Run
 from .train.settings import TrainSettings
 
 REFERENCE = "bce"

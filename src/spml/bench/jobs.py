@@ -24,12 +24,14 @@ from ..labels import Labels
 from ..methods import Method, method
 from ..models import Classifier, build_classifier, classifier_from_description
 from ..train.checkpoint import read_tensors, write_text
+from ..train.examples import Examples
 from ..train.graph import LAUNCH, thread_stream
 from ..train.head import head_for
 from ..train.linear import HeadSpec
 from ..train.linear_init import linear_init
 from ..train.log import read_log
-from ..train.loop import Examples, Run, choose_device, predict
+from ..train.loop import Run, choose_device
+from ..train.predictions import predict
 from ..train.settings import TrainSettings
 from .draws import Draw
 from .packs import open_pack

@@ -44,6 +44,13 @@ class Head(nn.Module):
         """Start as a linear layer, weight (L, C) and bias (L,), on pooled features; False from a head unlike one."""
         return False
 
+    def start_at(self, frequencies: Tensor) -> bool:
+        """Start by saying of every image how frequent each label is (L,); False from a head without a bias a class.
+
+        A head that starts at one half has to learn first that most labels are absent, and the backbone has to bear it.
+        """
+        return False
+
 
 class LinearHead(Head):
     """Global average pooling, dropout, one linear layer."""
@@ -217,6 +224,11 @@ class LabelWiseHead(Head):
                 nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, projection_width)
             )
 
+    @torch.no_grad()
+    def start_at(self, frequencies: Tensor) -> bool:
+        self.bias.copy_(torch.logit(frequencies.to(self.bias), eps=1e-4))
+        return True
+
     def forward(self, features: Tensor) -> Outputs:
         batch, _, height, width = features.shape
         memory = self.input(features.flatten(2).transpose(1, 2))  # (B, h·w, d): the 1×1 convolution, position-wise
@@ -242,7 +254,7 @@ class LabelWiseHead(Head):
 
 
 class AttentionHead(LabelWiseHead):
-    """A small label-wise head, without encoder and projection: on 1,280 channels it has a tenth of the parameters."""
+    """A label-wise head of half the width and without projection: a quarter of the parameters, a third of the time."""
 
     def __init__(
         self,
@@ -250,20 +262,23 @@ class AttentionHead(LabelWiseHead):
         num_classes: int,
         *,
         dropout: float = 0.1,
-        width: int = 512,
+        width: int | None = None,
         heads: int = 4,
-        feedforward: int = 1024,
+        feedforward: int | None = None,
+        encoder_layers: int = 1,
         decoder_layers: int = 2,
         with_maps: bool = False,
     ) -> None:
+        _count("heads", heads)
+        step = math.lcm(heads, 4)
         super().__init__(
             channels,
             num_classes,
             dropout=dropout,
-            width=width,
+            width=max(min(channels, 2048) // 2 // step * step, step) if width is None else width,
             heads=heads,
             feedforward=feedforward,
-            encoder_layers=0,
+            encoder_layers=encoder_layers,
             decoder_layers=decoder_layers,
             projection=False,
             with_maps=with_maps,

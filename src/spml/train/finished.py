@@ -20,7 +20,8 @@ from ..models import Classifier, classifier_from_description
 from ..models.features import FeatureClassifier, feature_classifier_from_description
 from .checkpoint import read_record, read_tensors, write_tensors, write_text
 from .log import read_log
-from .loop import Run, predict
+from .loop import Run
+from .predictions import predict
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]

@@ -3,7 +3,7 @@
 Each row is judged by heads that never saw its label, so what they say of it is no better than of a new row. Their
 logits are calibrated by the annotator's choice of the named labels (`spml.calibrate`), which needs no full labels and
 no k, and given the named label become the probability of every other label being there, too. The network's head
-starts as the mean of these heads, calibrated.
+starts as the mean of these heads, calibrated; one unlike them, at how frequent they find each label.
 """
 
 import math
@@ -20,7 +20,9 @@ from ..calibrate import calibrate
 from ..data.features import FeatureStore
 from ..labels import Labels
 from ..models import Classifier
+from .examples import Store
 from .linear import FeatureRows, HeadResult, HeadSpec, train_heads
+from .pooled import pooled_features
 
 # Seen larger, too, small things are found; the mean of both features is one look. Half as large again finds as much
 # as the image and five of its parts do, for half the time.
@@ -57,6 +59,25 @@ class Look(NamedTuple):
     confidences: npt.NDArray[np.float32]  # (N, L) P(label present): 1 and 0 where that is known
     weight: Tensor  # (L, D)
     bias: Tensor  # (L,)
+
+
+def look_at(
+    classifier: Classifier,
+    store: Store,
+    rows: np.ndarray,
+    labels: Labels,
+    *,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    precision: str = "32",
+    progress: bool = True,
+) -> Look:
+    """A first look at these rows of a store, whose labels these are."""
+    bar = "first look: features" if progress else None
+    features = pooled_features(
+        classifier, store, rows, device, zooms=LOOK_ZOOMS, precision=precision, dtype=np.float16, progress=bar
+    )
+    return first_look(features, labels, seed=seed, device=device, progress=progress)
 
 
 def first_look(

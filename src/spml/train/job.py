@@ -16,10 +16,11 @@ from ..errors import InputError
 from ..methods import Method, method
 from ..models import build_classifier
 from ..models.features import FeatureClassifier
+from .examples import Examples
 from .finished import finish
 from .head import head_for
 from .log import tracker
-from .loop import Examples, Run, choose_device
+from .loop import Run, choose_device
 from .settings import TrainSettings
 
 DEFAULT_SIZE = {"lite0": 224, "lite1": 240, "lite2": 260, "small": 64}

@@ -2,8 +2,8 @@
 
 from ..errors import InputError
 from ..models import Classifier, LinearHead
+from .examples import Examples
 from .linear import HeadResult, HeadSpec, train_heads
-from .loop import Examples
 from .pooled import pooled_features
 
 

@@ -10,12 +10,12 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,11 +25,9 @@ from torch import Tensor, nn
 from .. import __version__
 from ..data import views
 from ..data.features import FeatureStore
-from ..data.images import ImageStore
 from ..errors import InputError
 from ..labels import Labels
 from ..methods import Batch, Clock, Method, Problem
-from ..metrics import average_precision
 from ..models import Classifier, Head
 from ..models.convolution import Aside, speed_up
 from .allocator import keep_freed_memory
@@ -42,32 +40,13 @@ from .checkpoint import (
     write_tensors,
     write_text,
 )
+from .examples import Examples, batch_numbers
 from .graph import LAUNCH, StepGraph
 from .half import HalfWeights
 from .log import RunLog, Tracker
-from .pooled import pooled_features
+from .predictions import predict_each, selection_score, unobserved_counts
 from .processes import Processes
 from .settings import TrainSettings
-
-
-class Store(Protocol):
-    """Rows of images (uint8, B×3×S×S) or features (float, B×D)."""
-
-    def batch(self, rows: Any) -> Tensor: ...
-    def __len__(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Rows of a store and what is known of their labels: label row i belongs to store row rows[i]."""
-
-    store: Store
-    rows: np.ndarray
-    labels: Labels
-
-    def __post_init__(self) -> None:
-        if len(self.rows) != len(self.labels):
-            raise InputError(f"{len(self.rows)} rows were given with labels for {len(self.labels)}")
 
 
 class Gathered(tuple[Tensor, Tensor | None, Tensor | None]):
@@ -101,26 +80,6 @@ def check_labels(method: Method, labels: Labels) -> None:
         raise InputError(f"method {method.name!r} needs full labels, but some labels of the training rows are unknown")
     if method.needs.labels == "negatives" and not labels.counts().negatives.any():
         raise InputError(f"method {method.name!r} needs known negatives, but the training rows have none")
-
-
-def selection_score(probabilities: Tensor, labels: Labels) -> float:
-    """How good predictions are, by what is known: mean AP on full labels, else of the known positives.
-
-    With single positives every other label counts as absent. That lowers the AP of a class by about the same factor
-    for all predictions of one method, so the order of its epochs and settings survives. Between methods it does not:
-    AN, which learns to predict just what is named, scores better here than it is.
-    """
-    positive = torch.from_numpy(labels.dense() > 0).to(probabilities.device)
-    return float(average_precision(probabilities, positive).nanmean())
-
-
-def unobserved_counts(probabilities: Tensor, labels: Labels, bins: int = 20) -> list[int]:
-    """How many predictions for labels that are not known positives fall into each of `bins` equal parts of 0 to 1."""
-    unobserved = torch.from_numpy(labels.dense() <= 0).to(probabilities.device)
-    place = (probabilities * bins).long().clamp(0, bins - 1)
-    counts = torch.zeros(bins, dtype=torch.long, device=probabilities.device)
-    counts.scatter_add_(0, place.flatten(), unobserved.flatten().long())
-    return [int(count) for count in counts.tolist()]
 
 
 def step_seed(seed: int, step: int, stream: int) -> int:
@@ -256,30 +215,29 @@ class Run:
         return worth_a_look(classifier, self.training.labels)
 
     def _look_first(self) -> None:
-        """Show the method what linear heads on the backbone's features say of the training rows."""
-        from .first_look import LOOK_ZOOMS, first_look
+        """Show the method what linear heads on the backbone's features say of the training rows, and start from it."""
+        from .first_look import look_at
 
         examples, classifier = self.training, self.classifier
         assert isinstance(classifier, Classifier)
-        features = pooled_features(
+        seed, precision = self.settings.seed, self.settings.precision
+        look = look_at(
             classifier,
             examples.store,
             examples.rows,
-            self.device,
-            zooms=LOOK_ZOOMS,
-            precision=self.settings.precision,
-            dtype=np.float16,
-            progress="first look: features" if self.progress else None,
-        )
-        look = first_look(
-            features, examples.labels, seed=self.settings.seed, device=self.device, progress=self.progress
+            examples.labels,
+            seed=seed,
+            device=self.device,
+            precision=precision,
+            progress=self.progress,
         )
         shared, weight, bias = (torch.as_tensor(seen).to(self.device) for seen in look)
         self.processes.synchronise([shared, weight, bias])  # the same in all, whatever their devices round to
         head = classifier.head
-        fresh = isinstance(head, Head) and not self._head_is_trained and head.start_as(weight, bias)
-        if fresh and self.average is not None:
-            self.average.load_state_dict(classifier.state_dict())
+        if isinstance(head, Head) and not self._head_is_trained:
+            started = head.start_as(weight, bias) or head.start_at(shared.mean(0))
+            if started and self.average is not None:
+                self.average.load_state_dict(classifier.state_dict())
         self.method.first_look(shared)
 
     # -- one step -------------------------------------------------------------------------------------------------
@@ -444,7 +402,7 @@ class Run:
         size, first = self.settings.batch_size, self.step % self.batches
         self.classifier.train()
         self.method.train()
-        for number in _numbers(self.training.store, self.training.rows[order], size, first, self.processes):
+        for number in batch_numbers(self.training.store, self.training.rows[order], size, first, self.processes.share):
             clock = Clock(epoch, self.settings.epochs, self.step, steps)
             self._coming = order[(number + 1) * size : (number + 2) * size]
             self._train_step(order[number * size : (number + 1) * size], clock)
@@ -616,57 +574,3 @@ def refuse_other_labels(path: Path, fingerprint: str, labels: Labels) -> None:
     """What was remembered belongs to the labels it was remembered for."""
     if fingerprint != labels.fingerprint():
         raise InputError(f"{path} belongs to another data set: its labels are not those given now")
-
-
-def _numbers(store: Store, rows: np.ndarray, size: int, first: int, processes: Processes) -> Iterable[int]:
-    """The numbers of the batches of these rows; a store that reads or decodes files does so ahead of them."""
-    if isinstance(store, ImageStore):
-        return store.reading(rows, size, first, processes.share)
-    if isinstance(store, FeatureStore):
-        return store.reading(rows, size, first)
-    return range(first, math.ceil(len(rows) / size))
-
-
-@torch.no_grad()
-def predict_each(
-    networks: Sequence[nn.Module],
-    store: Store,
-    rows: np.ndarray,
-    *,
-    device: torch.device,
-    batch_size: int = 256,
-    precision: str = "32",
-    processes: Processes | None = None,
-) -> list[Tensor]:
-    """Probabilities (N, L) in float32 for these rows of the store, of every network; rows are read once for all."""
-    processes = processes or Processes()
-    were_training = [network.training for network in networks]
-    results = [torch.zeros(0, 0, device=device) for _ in networks]
-    for network in networks:
-        network.eval()
-    order = np.argsort(rows, kind="stable")
-    rows = rows[order]  # as they lie in a file
-    for number in _numbers(store, rows, batch_size, 0, processes):
-        start = number * batch_size
-        chunk = rows[start : start + batch_size]
-        inputs = store.batch(chunk[processes.share(len(chunk))]).to(device, non_blocking=True)
-        if inputs.dim() == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        for place, network in enumerate(networks):
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-                logits = network(inputs).logits
-            probabilities = processes.gather(torch.sigmoid(logits.float()), len(chunk))
-            if number == 0:
-                results[place] = probabilities.new_empty(len(rows), probabilities.shape[1])
-            results[place][start : start + len(chunk)] = probabilities
-    for network, was_training in zip(networks, were_training, strict=True):
-        network.train(was_training)
-    if (np.diff(order) < 0).any():
-        back = torch.from_numpy(np.argsort(order)).to(device)
-        results = [result[back] for result in results]
-    return results
-
-
-def predict(network: nn.Module, store: Store, rows: np.ndarray, **options: Any) -> Tensor:
-    """`predict_each` of one network."""
-    return predict_each([network], store, rows, **options)[0]

@@ -1,7 +1,8 @@
 """What the head would see: a backbone's pooled features of the rows of a store."""
 
+import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +14,13 @@ from torch import Tensor
 from ..data.features import FeatureStore
 from ..errors import InputError
 from ..models import Classifier
-
-
-class Rows(Protocol):
-    def batch(self, rows: np.ndarray) -> Tensor: ...
+from .examples import Store, batch_numbers
 
 
 @torch.no_grad()
 def pooled_features(
     classifier: Classifier,
-    store: Rows,
+    store: Store,
     rows: np.ndarray,
     device: str | torch.device,
     *,
@@ -41,8 +39,9 @@ def pooled_features(
     classifier.to(device).eval()
     target = torch.device(device)
     matrix: npt.NDArray[Any] | None = None
-    starts = range(0, len(rows), batch_size)
-    for start in starts if progress is None else track(starts, progress):
+    numbers, batches = batch_numbers(store, rows, batch_size), math.ceil(len(rows) / batch_size)
+    for number in numbers if progress is None else track(numbers, progress, batches):
+        start = number * batch_size
         images = store.batch(rows[start : start + batch_size]).to(target)
         if matrix is None and len(zooms) > 1 and not _takes(classifier, images, zooms):
             zooms = (1.0,)

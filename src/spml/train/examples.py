@@ -1,0 +1,48 @@
+"""Rows to learn from or to predict, and the order in which they are read."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from ..data.features import FeatureStore
+from ..data.images import ImageStore
+from ..errors import InputError
+from ..labels import Labels
+
+
+class Store(Protocol):
+    """Rows of images (uint8, B×3×S×S) or features (float, B×D)."""
+
+    def batch(self, rows: Any) -> Tensor: ...
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows of a store and what is known of their labels: label row i belongs to store row rows[i]."""
+
+    store: Store
+    rows: np.ndarray
+    labels: Labels
+
+    def __post_init__(self) -> None:
+        if len(self.rows) != len(self.labels):
+            raise InputError(f"{len(self.rows)} rows were given with labels for {len(self.labels)}")
+
+
+def batch_numbers(
+    store: Store, rows: np.ndarray, size: int, first: int = 0, share: Callable[[int], np.ndarray] = np.arange
+) -> Iterable[int]:
+    """The numbers of the batches of these rows, from `first` on; a store that reads or decodes files does so ahead.
+
+    `share(n)` are the positions in a batch of n rows that will be asked for.
+    """
+    if isinstance(store, ImageStore):
+        return store.reading(rows, size, first, share)
+    if isinstance(store, FeatureStore):
+        return store.reading(rows, size, first)
+    return range(first, math.ceil(len(rows) / size))
