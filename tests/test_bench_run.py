@@ -10,10 +10,11 @@ import time
 import pytest
 
 from bench_pack import FINETUNE, LINEAR, write_pack
-from spml.bench import trials
+from spml.bench import packs, trials
 from spml.bench.protocols import load_protocol, shipped
 from spml.bench.search import Optuna, execute
 from spml.bench.trials import Runner, Source
+from spml.train.finished import open_run
 from test_bench_protocols import study_sides
 from test_cli import run
 from test_official import write_voc
@@ -186,7 +187,8 @@ def test_a_study_on_features(spml, pack, tmp_path):
 
 def test_every_protocol_and_study_dry_runs(spml, pack, tmp_path):
     for name in shipped("protocols"):
-        code, text = spml(name, "--data", f"voc12={pack}", "--dry-run")
+        data = () if name == "scenes" else ("--data", f"voc12={pack}")  # those are built in
+        code, text = spml(name, *data, "--dry-run")
         assert code == 0, text
         assert "runs, 0 of them done before" in text
     for name in shipped("studies"):
@@ -204,6 +206,26 @@ def test_every_protocol_and_study_dry_runs(spml, pack, tmp_path):
     assert code == 0, text
     assert "in the papers" in text  # an official layout says what differs from the papers' counts
     assert not any((pack / name).exists() for name in ("runs", "table.md"))
+
+
+def test_the_built_in_scenes_need_no_file(spml, monkeypatch, tmp_path):
+    monkeypatch.setattr(packs, "SCENES_OPTIONS", {"train": 60, "test": 20})
+    packs._built_in.cache_clear()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenes").mkdir()  # and are not taken for a folder
+    few = ("--methods", "an,bce", "--seeds", "0", "--device", "cpu", "--set", "train.epochs=1")
+    code, text = spml("scenes", *few, "--out", "out")
+    packs._built_in.cache_clear()
+    assert code == 0, text
+    assert [row["labels"] for row in rows(tmp_path / "out" / "runs.csv")] == ["48", "480"]
+    (folder,) = (tmp_path / "out" / "runs").glob("an-*")
+    assert open_run(folder).source == {"path": "scenes", "options": {"train": 60, "test": 20}}
+    code, text = spml("scenes", "--set", "image_size=64", *few, "--out", "out")
+    assert code == 2
+    assert "48 pixels" in text
+    code, text = spml("scenes", "--data", "scenes=./scenes", *few, "--out", "out")
+    assert code == 2
+    assert str(tmp_path / "scenes") in text
 
 
 def test_what_nobody_knows_the_labels_of_is_left_out(spml, tmp_path, protocol):

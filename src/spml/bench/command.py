@@ -52,7 +52,7 @@ def bench(
         return
     from .trials import Runner, Source
 
-    sources = [Source.parse(text) for text in data or []]
+    sources = [Source.parse(text) for text in data or _built_in(name)]
     if not sources:
         raise InputError("give the data: --data voc12=PATH")
     if out is None and not dry_run:
@@ -66,6 +66,15 @@ def bench(
         return
     assert out is not None
     _run(plan, runner, out, trials, storage)
+
+
+def _built_in(name: str) -> list[str]:
+    """The built-in data, for a protocol on nothing else."""
+    from .packs import SCENES
+    from .protocols import read_toml, shipped
+
+    there = name in shipped("protocols") or Path(name).is_file()
+    return [f"{SCENES}={SCENES}"] if there and set(read_toml("protocols", name).get("data", {})) == {SCENES} else []
 
 
 @dataclass(frozen=True)

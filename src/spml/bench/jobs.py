@@ -34,7 +34,7 @@ from ..train.loop import Run, choose_device
 from ..train.predictions import predict
 from ..train.settings import TrainSettings
 from .draws import Draw
-from .packs import open_pack
+from .packs import open_pack, source_of
 from .predictions import keep_predictions
 
 
@@ -177,7 +177,7 @@ def run_job(
     def probabilities(rows: np.ndarray) -> Tensor:
         return scores[torch.from_numpy(place[rows]).to(scores.device)]
 
-    keep_predictions(folder, pack, job.draw.shown(pack), every, scores, {"size": job.image_size})
+    keep_predictions(folder, pack, job.draw.shown(pack), every, scores, source_of(pack, job.image_size))
     row = {
         "method": job.method,
         "settings": json.dumps(job.settings),

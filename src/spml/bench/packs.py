@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from ..data.dataset import Dataset
 from ..data.features import FeatureStore
 from ..data.images import ImageStore
 from ..data.open import open_data
 from ..data.pack import Pack, load_pack
 from ..errors import InputError
+
+SCENES = "scenes"  # in place of a path; a folder of that name is ./scenes
+SCENES_OPTIONS: dict[str, Any] = {"train": 8000, "test": 1000}  # as in the quickstart
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +37,25 @@ class OfficialPack(Pack):
         raise InputError(f"{self.directory}: there is no feature matrix beside an official layout")
 
 
+@dataclass(frozen=True, eq=False)
+class BuiltInPack(Pack):
+    """The scenes of the quickstart: they need no file."""
+
+    store: ImageStore
+
+    def images(self, size: int = 320, **options: Any) -> ImageStore:
+        if size != self.store.size:
+            raise InputError(f"the built-in scenes have {self.store.size} pixels a side: image_size must be that")
+        return self.store
+
+    def features(self, name: str | None = None) -> FeatureStore:
+        raise InputError("the built-in scenes have no feature matrix")
+
+
 def open_pack(path: str | Path) -> Pack:
-    """The pack at `path`, or the official layout there (PASCAL VOC, MS-COCO, NUS-WIDE, CUB) as a pack."""
+    """The pack at `path`, or the official layout there (PASCAL VOC, MS-COCO, NUS-WIDE, CUB), or `SCENES`, as a pack."""
+    if str(path) == SCENES:
+        return _built_in()
     folder = Path(path)
     if (folder / "labels.npz").is_file() or not folder.is_dir():
         return load_pack(folder)
@@ -46,18 +67,35 @@ def _official(folder: Path) -> OfficialPack:
     dataset = open_data(folder)
     if dataset.truth is None:
         raise InputError(f"{folder}: a benchmark needs data whose full labels are known, and these have none")
-    return OfficialPack(
-        directory=folder,
-        ids=dataset.names,
-        classes=dataset.classes,
-        truth=dataset.truth.open().dense(),
-        observed=dataset.labels.single().astype(np.int64),
-        train=dataset.train,
-        val=dataset.validation,
-        test=dataset.test,
-        largest_share=dataset.truth.largest_share(),
-        notes=dataset.notes,
-    )
+    return OfficialPack(**_parts(dataset), directory=folder, notes=dataset.notes)
+
+
+@lru_cache(maxsize=1)
+def _built_in() -> BuiltInPack:
+    dataset = open_data(SCENES, **SCENES_OPTIONS)
+    assert isinstance(dataset.store, ImageStore)
+    return BuiltInPack(**_parts(dataset), directory=Path(SCENES), store=dataset.store)
+
+
+def _parts(dataset: Dataset) -> dict[str, Any]:
+    assert dataset.truth is not None
+    return {
+        "ids": dataset.names,
+        "classes": dataset.classes,
+        "truth": dataset.truth.open().dense(),
+        "observed": dataset.labels.single().astype(np.int64),
+        "train": dataset.train,
+        "val": dataset.validation,
+        "test": dataset.test,
+        "largest_share": dataset.truth.largest_share(),
+    }
+
+
+def source_of(pack: Pack, size: int) -> dict[str, Any]:
+    """Where a report finds the images again: what `open_data` takes."""
+    if isinstance(pack, BuiltInPack):
+        return {"path": SCENES, "options": SCENES_OPTIONS}
+    return {"path": str(pack.directory.resolve()), "options": {"size": size}}
 
 
 def features_digest(store: FeatureStore) -> str:

@@ -30,7 +30,7 @@ def labels_of_all(pack: Pack, shown: Shown) -> Labels:
 
 
 def keep_predictions(
-    folder: Path, pack: Pack, shown: Shown, rows: npt.NDArray[np.int64], scores: Tensor, options: dict[str, Any]
+    folder: Path, pack: Pack, shown: Shown, rows: npt.NDArray[np.int64], scores: Tensor, source: dict[str, Any]
 ) -> None:
     """Write beside a trained network what `spml.train.finished.open_run` reads: the folder is then a finished run."""
     probabilities = torch.full((len(pack), len(pack.classes)), torch.nan)
@@ -40,7 +40,6 @@ def keep_predictions(
     Labels.from_matrix(pack.truth, pack.classes, ids=pack.ids.tolist()).save(folder / "truth.npz")
     write_text(folder / "names.json", json.dumps(pack.ids.tolist()))
     tensors = {"probabilities": probabilities, **{name: torch.from_numpy(part) for name, part in parts.items()}}
-    source = {"path": str(pack.directory.resolve()), "options": options}
     write_tensors(folder / PREDICTIONS, tensors, {"source": source, "data": pack.directory.resolve().name})
 
 

@@ -33,7 +33,7 @@ from ..train.settings import TrainSettings
 from .draws import Draw
 from .jobs import Job, LinearInit, code_version, pack_fingerprint, recovery_scores, run_jobs, test_scores
 from .linear import LinearData
-from .packs import features_digest, open_pack
+from .packs import SCENES, features_digest, open_pack
 from .predictions import class_precision, labels_of_all
 
 Say = Callable[[str], None]
@@ -106,9 +106,11 @@ class Source:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
             raise InputError(f"--data {text} is not of the form name=path, as in --data voc12=packs/voc12")
+        if path == SCENES:
+            return cls(name, Path(path))
         if not Path(path).exists():
             raise InputError(f"--data {text}: there is no file or folder {path}")
-        return cls(name, Path(path))
+        return cls(name, Path(path).resolve() if Path(path) == Path(SCENES) else Path(path))
 
     @cached_property
     def folder(self) -> Path:
