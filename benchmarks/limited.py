@@ -97,25 +97,19 @@ def in_turns(
 
 
 def compare(
-    used: Sequence[dict[str, Used]],
-    sizes: tuple[int, int, int],
-    what: str,
-    scale: float,
-    times: Callable[[str, int], int] = lambda stage, size: 1,
+    used: Sequence[dict[str, Used]], sizes: tuple[int, int, int], what: str, scale: float
 ) -> Iterator[tuple[str, float, float, dict[str, object]]]:
     """Print what one more costs at the second and at the third size, beyond the first, which is what it costs to start.
 
-    what, scale: "µs a row" and 1e6, say; times: how often a command of that stage goes through all of that size.
-    Yields (stage, seconds one costs among few, among many, what to record).
+    what, scale: "µs a row" and 1e6, say. Yields (stage, seconds one costs among few, among many, what to record).
     """
-    _, few, many = sizes
+    start_up, few, many = sizes
     header = (f"at {few:,}", f"at {many:,}", "ratio", "of busy time", "own GiB", "group GiB")
     print(f"{what:12}" + "".join(f"{text:>14}" for text in header))
     one = what.split(" ", 1)[1].replace(" ", "_")  # a_row
     for stage in used[0]:
         first, small, large = (at_size[stage] for at_size in used)
-        begun, more, most = (size * times(stage, size) for size in sizes)
-        more, most = more - begun, most - begun
+        more, most = few - start_up, many - start_up
         here, there = (small.seconds - first.seconds) / more, (large.seconds - first.seconds) / most
         busy_here, busy_there = (small.busy - first.busy) / more, (large.busy - first.busy) / most
         group = "not limited" if large.group is None else f"{large.group / 2**30:.2f}"

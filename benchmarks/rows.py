@@ -1,13 +1,13 @@
 """A million rows from a file larger than the memory there is: seconds a row beside those at a tenth of the rows.
 
     python benchmarks/rows.py                      # 100,000 and 1,000,000 rows of 1,280 float16 features, 2 GiB
-    python benchmarks/rows.py --rows 5000,50000    # smaller, to try it
+    python benchmarks/rows.py --rows 1000,10000    # smaller, to try it
 
-`spml train`, `spml predict` and `spml recover`, each a command of its own in a control group of that limit, which
-counts the page cache too: the file does not fit. A tenth of the rows are trained on for ten epochs, all of them for
-one: the same number of rows gone through, so that what else a machine is at weighs the same in both. Seconds a row are
-those beyond a run on 1,000 rows, which is what it costs to start; sizes take turns, four times, and the fastest of each
-counts. The data are synthetic, made in a temporary folder and deleted.
+`spml train` (one epoch), `spml predict` and `spml recover`, each a command of its own in a control group of that
+limit, which counts the page cache too: the file does not fit. Seconds a row are those beyond a run on 1,000 rows,
+which is what it costs to start. A command on few rows takes little longer than that, and a machine is faster at one
+time than at another: the sizes take turns, four times, and the fastest of each counts. The data are synthetic, made in
+a temporary folder and deleted.
 """
 
 import argparse
@@ -51,14 +51,14 @@ def forget(file: Path) -> None:
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def stages(rows: int, epochs: int, options: argparse.Namespace) -> dict[str, Used]:
+def stages(rows: int, options: argparse.Namespace) -> dict[str, Used]:
     """Each command on so many rows."""
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         make(folder, rows, options.dim, options.classes, options.seed)
         spml, data = [sys.executable, "-m", "spml"], str(folder / "x.npy")
         trained = str(folder / "run")
-        sizes = ["--method", options.method, "--epochs", str(epochs), "--batch-size", str(options.batch_size)]
+        sizes = ["--method", options.method, "--epochs", "1", "--batch-size", str(options.batch_size)]
         commands = {
             "train": [*spml, "train", data, "--labels", str(folder / "y.npy"), "--out", trained, *sizes],
             "predict": [*spml, "predict", trained, data, "--out", str(folder / "tags.parquet")],
@@ -88,12 +88,11 @@ def main() -> None:
     options = parser.parse_args()
     few, many = (int(part) for part in options.rows.split(","))
 
-    sizes, epochs = (START_UP, few, many), {START_UP: 1, few: many // few, many: 1}
-    used = in_turns(lambda rows: stages(rows, epochs[rows], options), sizes, TURNS)
+    sizes = (START_UP, few, many)
+    used = in_turns(lambda rows: stages(rows, options), sizes, TURNS)
     size = many * options.dim * 2
     print(f"{many:,} rows of {options.dim} float16 = {size / GIB:.2f} GiB, in {options.limit / GIB:.2f} GiB")
-    times = lambda stage, rows: epochs[rows] if stage == "train" else 1  # noqa: E731
-    for stage, here, there, extra in compare(used, sizes, "µs a row", 1e6, times):
+    for stage, here, there, extra in compare(used, sizes, "µs a row", 1e6):
         if options.record:
             what = {"rows": many, "dim": options.dim, "classes": options.classes}
             extra |= {"file_bytes": size, "limit_bytes": options.limit}
