@@ -1,7 +1,7 @@
 """A million rows from a file larger than the memory there is: seconds a row beside those at a tenth of the rows.
 
     python benchmarks/rows.py                      # 100,000 and 1,000,000 rows of 1,280 float16 features, 2 GiB
-    python benchmarks/rows.py --rows 1000,10000    # smaller, to try it
+    python benchmarks/rows.py --rows 5000,50000    # smaller, to try it
 
 `spml train` (one epoch), `spml predict` and `spml recover`, each a command of its own in a control group of that
 limit, which counts the page cache too: the file does not fit. Seconds a row are those beyond a run on 1,000 rows,
