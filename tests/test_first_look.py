@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from spml.data import ImageStore
 from spml.data.features import FeatureStore
 from spml.labels import Labels
+from spml.losses import annotator_choice, entropy
 from spml.methods import ENOUGH_STEPS, Batch, Clock, Problem, method
 from spml.methods.base import Model
 from spml.models import Outputs, build_classifier
@@ -67,6 +68,24 @@ def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
         progress=False,
     )
     torch.testing.assert_close(heads["auto"].logits[torch.from_numpy(outside)], alone.score(features[outside]))
+
+
+def test_without_a_look_doubt_falls_where_a_network_learns() -> None:
+    labels = Labels.from_indices(np.arange(6) % 5, CLASSES)
+    logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    known, rows = torch.from_numpy(labels.dense()), torch.arange(6)
+
+    def value(whole_network: bool, epoch: int) -> torch.Tensor:
+        made = method("auto")
+        made.prepare(Problem(labels, whole_network=whole_network))
+        return made.objective(logits, known, rows, Clock(epoch, 5))
+
+    choice = annotator_choice(logits, known).sum(1).mean()
+    doubt = value(False, 1) - choice
+    torch.testing.assert_close(doubt, -0.2 * torch.where(known == 0, entropy(logits), 0.0).sum(1).mean())
+    torch.testing.assert_close(value(False, 5), value(False, 1))
+    for epoch, share in ((1, 1.0), (2, 0.75), (5, 0.0)):
+        torch.testing.assert_close(value(True, epoch), choice + share * doubt)
 
 
 @pytest.mark.parametrize("head", ["linear", "cam"])

@@ -43,7 +43,8 @@ class Auto(Method):
     k and tells labels that are there together from one that is there alone, but takes doubt between two labels for
     both being there; EM's entropy (Zhou 2022, Eq. 3) keeps unknown labels in doubt. α = min(0.2, 4 / L): Zhou et al.
     tune α on full labels, to 0.2, 0.1, 0.1 and 0.01 for 20, 80, 81 and 312 classes; together the unknown labels of a
-    row weigh α·L, which is 4, 8, 8 and 3, about as much everywhere.
+    row weigh α·L, which is 4, 8, 8 and 3, about as much everywhere. Where a whole network learns, α falls from epoch to
+    epoch, to 0 in the last: what it has seen by then should be said.
     """
 
     name = "auto"
@@ -61,11 +62,13 @@ class Auto(Method):
     settings: Settings
     memory: RowMemory | None
     two_views: bool
+    doubt_falls: bool
 
     def prepare(self, problem: Problem) -> None:
         super().prepare(problem)
         rows, entry = problem.rows, (problem.classes,)
         self.memory = RowMemory(rows, entry, dtype=torch.float16) if problem.first_look else None
+        self.doubt_falls = problem.whole_network
         self.two_views = problem.first_look and problem.steps >= ENOUGH_STEPS
 
     @property
@@ -99,5 +102,7 @@ class Auto(Method):
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         logits = in_full_precision(logits)
         weight = min(self.settings.most, self.settings.row_weight / labels.shape[-1])
+        if self.doubt_falls:
+            weight *= 1 - clock.progress
         doubt = torch.where(labels == 0, -weight * entropy(logits), 0.0)
         return mean_row(annotator_choice(logits, labels) + doubt)

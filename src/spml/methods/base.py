@@ -65,6 +65,7 @@ class Problem:
     seeds: int | tuple[int, ...] = 0  # one seed, or one for each of many heads trained at once
     first_look: bool = False  # whether `Method.first_look` will be called before the first step
     steps: int = 0  # of the whole training, where that is known
+    whole_network: bool = False  # whether a network learns, from images; else a head alone, from features
 
     @property
     def heads(self) -> tuple[int, ...]:

@@ -141,6 +141,7 @@ class Run:
             seeds=self.settings.seed,
             first_look=self._looks_first,
             steps=self.batches * self.settings.epochs,
+            whole_network=not isinstance(training.store, FeatureStore),
         )
         method.prepare(problem)
         if start is not None:  # what a phase before this one remembered (LinearInit)
