@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from .. import __version__
 from ..data import views
 from ..data.features import FeatureStore
+from ..data.images import ImageStore
 from ..errors import InputError
 from ..labels import Labels
 from ..methods import Batch, Clock, Method, Problem
@@ -141,7 +142,7 @@ class Run:
             seeds=self.settings.seed,
             first_look=self._looks_first,
             steps=self.batches * self.settings.epochs,
-            whole_network=not isinstance(training.store, FeatureStore),
+            whole_network=isinstance(training.store, ImageStore),
         )
         method.prepare(problem)
         if start is not None:  # what a phase before this one remembered (LinearInit)
