@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spml import quickstart
 from spml.bench.protocols import load_protocol, make_protocol, paper_values, shipped
 from spml.bench.studies import load_study
 from spml.bench.trials import grid_points
@@ -50,6 +51,12 @@ def test_every_shipped_study_is_whole(name, side):
     if study.protocol.paper:
         values = paper_values(study.protocol.paper, study.y[0])
         assert {method for _, method, _ in values} >= {cell.base.entry for cell in cells}
+
+
+def test_the_scenes_are_trained_on_as_in_the_quickstart():
+    trial = load_protocol("scenes").cell("auto", "scenes", "none").base
+    assert trial.train == quickstart.SETTINGS
+    assert trial.backbone == "small"
 
 
 def test_settings_in_every_file_say_where_they_stand():

@@ -209,7 +209,7 @@ def test_every_protocol_and_study_dry_runs(spml, pack, tmp_path):
 
 
 def test_the_built_in_scenes_need_no_file(spml, monkeypatch, tmp_path):
-    monkeypatch.setattr(packs, "SCENES_OPTIONS", {"train": 60, "test": 20})
+    monkeypatch.setattr(packs, "QUICKSTART", {"train": 60, "test": 20})
     packs._built_in.cache_clear()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenes").mkdir()  # and are not taken for a folder

@@ -216,6 +216,21 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, np.nda
     return tmp_path / "large.npy", matrix
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_of_a_large_file_the_first_number_that_is_none_is_named(
+    large: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    path, matrix = large
+    monkeypatch.setattr(features_module, "_BLOCK", 40 * 8)  # blocks of 40 rows, two of them in a window
+    matrix[100], matrix[101] = 65504, -65504  # the largest there are
+    np.save(path, matrix)
+    FeatureStore(path).check_finite()
+    matrix[333, 5] = value
+    np.save(path, matrix)
+    with pytest.raises(InputError, match=rf"row 333, column 5 is {value} "):
+        FeatureStore(path).check_finite()
+
+
 def test_a_large_file_is_shuffled_by_windows(large: tuple[Path, np.ndarray]) -> None:
     path, matrix = large
     store, rows = FeatureStore(path), np.random.default_rng(1).permutation(500)[:400]

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from . import metrics
 from .data import ImageStore, ViewSettings
 from .data.dataset import truth_closed
-from .data.scenes import scenes
+from .data.scenes import QUICKSTART, scenes
 from .labels import Labels
 from .methods import method
 from .models import build_classifier
@@ -54,7 +54,7 @@ def quickstart(
     A small network gains nothing from several threads, so the methods run side by side with one each; all at once,
     so that no core is left without work while the last one ends.
     """
-    options = {"train": round(8000 * scale), "test": round(1000 * scale)}
+    options = {part: round(rows * scale) for part, rows in QUICKSTART.items()}
     left = [name for name in names if not (folder / name / PREDICTIONS).exists()]
     if left:
         folder.mkdir(parents=True, exist_ok=True)

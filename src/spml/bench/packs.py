@@ -15,10 +15,10 @@ from ..data.features import FeatureStore
 from ..data.images import ImageStore
 from ..data.open import open_data
 from ..data.pack import Pack, load_pack
+from ..data.scenes import QUICKSTART, scenes
 from ..errors import InputError
 
 SCENES = "scenes"  # in place of a path; a folder of that name is ./scenes
-SCENES_OPTIONS: dict[str, Any] = {"train": 8000, "test": 1000}  # as in the quickstart
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ def _official(folder: Path) -> OfficialPack:
 
 @lru_cache(maxsize=1)
 def _built_in() -> BuiltInPack:
-    dataset = open_data(SCENES, **SCENES_OPTIONS)
+    dataset = scenes(**QUICKSTART)
     assert isinstance(dataset.store, ImageStore)
     return BuiltInPack(**_parts(dataset), directory=Path(SCENES), store=dataset.store)
 
@@ -94,7 +94,7 @@ def _parts(dataset: Dataset) -> dict[str, Any]:
 def source_of(pack: Pack, size: int) -> dict[str, Any]:
     """Where a report finds the images again: what `open_data` takes."""
     if isinstance(pack, BuiltInPack):
-        return {"path": SCENES, "options": SCENES_OPTIONS}
+        return {"path": SCENES, "options": QUICKSTART}
     return {"path": str(pack.directory.resolve()), "options": {"size": size}}
 
 

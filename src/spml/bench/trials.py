@@ -110,7 +110,8 @@ class Source:
             return cls(name, Path(path))
         if not Path(path).exists():
             raise InputError(f"--data {text}: there is no file or folder {path}")
-        return cls(name, Path(path).resolve() if Path(path) == Path(SCENES) else Path(path))
+        here = Path(path) == Path(SCENES)  # ./scenes, which as a path is written like the built-in ones
+        return cls(name, Path(path).resolve() if here else Path(path))
 
     @cached_property
     def folder(self) -> Path:

@@ -20,6 +20,7 @@ from spml.labels.inputs import check_seed
 Float32 = npt.NDArray[np.float32]
 UInt8 = npt.NDArray[np.uint8]
 
+QUICKSTART = {"train": 8000, "test": 1000}  # how many scenes the quickstart and the benchmark have
 CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 # The 1797 digits of scikit-learn stand form after form, each form one writer's: this is where the tenth begins.

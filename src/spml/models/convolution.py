@@ -210,9 +210,11 @@ def way_of(part: nn.Conv2d, images: Tensor, pads_itself: bool) -> tuple[Tensor, 
     dilation, padding = _pair(part.dilation), _pair(part.padding)  # type: ignore[arg-type]
     stencil = None
     if pads_itself:
+        from timm.layers.padding import get_same_padding
+
+        sizes = zip(images.shape[2:], (high, wide), (down, across), dilation, strict=True)
         (top, bottom), (left, right) = (
-            _same(size, kernel, step, apart)
-            for size, kernel, step, apart in zip(images.shape[2:], (high, wide), (down, across), dilation, strict=True)
+            (zeros // 2, zeros - zeros // 2) for zeros in (get_same_padding(*s) for s in sizes)
         )
         padding = (0, 0)
         square = high == wide and down == across and dilation == (1, 1)
@@ -225,12 +227,6 @@ def way_of(part: nn.Conv2d, images: Tensor, pads_itself: bool) -> tuple[Tensor, 
         else:
             images = F.pad(images, (left, right, top, bottom))
     return images, Way((down, across), padding, dilation, part.groups, stencil)
-
-
-def _same(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Zeros before and behind: what the last of ⌈size / stride⌉ places needs, the larger half behind."""
-    needed = max((-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
-    return needed // 2, needed - needed // 2
 
 
 def _pair(value: tuple[int, ...]) -> tuple[int, int]:

@@ -45,7 +45,7 @@ class Head(nn.Module):
         return False
 
     def start_at(self, frequencies: Tensor) -> bool:
-        """Start by saying of every image how frequent each label is (L,); False from a head without a bias a class.
+        """Start by saying of every image how frequent each label is (L,); False from a head that has no way to.
 
         A head that starts at one half has to learn first that most labels are absent, and the backbone has to bear it.
         """

@@ -222,15 +222,14 @@ class Run:
 
         examples, classifier = self.training, self.classifier
         assert isinstance(classifier, Classifier)
-        seed, precision = self.settings.seed, self.settings.precision
         look = look_at(
             classifier,
             examples.store,
             examples.rows,
             examples.labels,
-            seed=seed,
+            seed=self.settings.seed,
             device=self.device,
-            precision=precision,
+            precision=self.settings.precision,
             progress=self.progress,
         )
         shared, weight, bias = (torch.as_tensor(seen).to(self.device) for seen in look)
