@@ -111,6 +111,8 @@ def turn(run: Run, steps: int, epoch: int = EPOCH) -> float:
     started = now(run.device)
     for _ in range(steps):
         first = run.step % full * size
+        following = (run.step + 1) % full * size
+        run._coming = order[following : following + size]
         run._train_step(order[first : first + size], Clock(epoch, EPOCHS, run.step, total))
         run.step += 1
     return (now(run.device) - started) / steps

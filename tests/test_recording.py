@@ -35,12 +35,12 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def run(step: Any, changes: bool, epochs: int = 3) -> None:
+def run(step: Any, changes: bool, epochs: int = 3, taken: Any = lambda: None) -> None:
     made = StepGraph(step, torch.device("cpu"), changes_between_epochs=changes)
     for epoch in range(1, epochs + 1):
         for number in range(BATCHES):
             rows = torch.zeros(4 if number + 1 < BATCHES else 2, dtype=torch.long)
-            made.run(Batch(rows, rows, ()), Clock(epoch, epochs, number, BATCHES))
+            made.run(Batch(rows, rows, ()), Clock(epoch, epochs, number, BATCHES), taken)
 
 
 def test_a_step_that_asks_nothing_is_recorded_once(said: list[str]) -> None:
@@ -54,3 +54,8 @@ def test_what_may_change_with_the_epoch_runs_once_as_usual_and_is_recorded_anew(
 ) -> None:
     run(lambda batch, clock: clock.progress if asks else None, changes)
     assert "".join(said) == "uuuR...u" + "uR.....u" * 2
+
+
+def test_a_batch_is_taken_when_nothing_more_will_read_it(said: list[str]) -> None:
+    run(lambda batch, clock: None, changes=False, taken=lambda: said.append("t"))
+    assert "".join(said) == "ututut" + "R" + "t.t.t." + "ut" + ("t.t.t.t.t.t." + "ut") * 2

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..data.features import FeatureStore
@@ -46,3 +47,10 @@ def batch_numbers(
     if isinstance(store, FeatureStore):
         return store.reading(rows, size, first)
     return range(first, math.ceil(len(rows) / size))
+
+
+def read_rows(store: Store, rows: np.ndarray, device: torch.device) -> Tensor:
+    """Rows of a store on a device; to a GPU by way of pinned memory, where the store has it, so that nobody waits."""
+    if device.type == "cuda" and isinstance(store, ImageStore | FeatureStore):
+        return store.batch(rows, pin=True).to(device, non_blocking=True)
+    return store.batch(rows).to(device, non_blocking=True)

@@ -29,6 +29,24 @@ def thread_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)
 
 
+class Beside:
+    """A stream on which the next batch is made while the GPU is at this one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = thread_stream(device)
+        self.taken = torch.cuda.Event()  # recorded when nothing more will read the batch before
+
+    def wait_for_it(self) -> None:
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """What is made takes the memory of the batch before: not earlier than that has been read."""
+        self.stream.wait_event(self.taken)
+        with torch.cuda.stream(self.stream):
+            yield
+
+
 WARM_UP = 3  # steps run as usual first: libraries choose their algorithms, the optimiser makes its state
 
 
@@ -61,13 +79,15 @@ class StepGraph:
         self.seen = 0  # steps run as usual before that
         self.stream = torch.cuda.Stream(device)
 
-    def run(self, batch: Batch, clock: Clock) -> None:
+    def run(self, batch: Batch, clock: Clock, taken: Callable[[], None] = lambda: None) -> None:
+        """Run or replay the step; `taken` is called when all that reads the batch itself has been given to the GPU."""
         if self.changes_between_epochs and self.epoch != clock.epoch:
             self.epoch, self.due = clock.epoch, True
             self.seen = min(self.seen, WARM_UP - 1)  # what an epoch brings that is new must have run before
         if self.seen < WARM_UP or (self.batch is not None and len(batch.rows) != len(self.batch.rows)):
             self.seen += 1
             self._run_aside(batch, clock)
+            taken()
             return
         if self.due:
             self._record(batch, clock)
@@ -77,6 +97,7 @@ class StepGraph:
         self.batch.labels.copy_(batch.labels)
         for static, view in zip(self.batch.views, batch.views, strict=True):
             static.copy_(view)
+        taken()
         self.graph.replay()
 
     def _run_aside(self, batch: Batch, clock: Clock) -> None:

@@ -41,8 +41,8 @@ from .checkpoint import (
     write_tensors,
     write_text,
 )
-from .examples import Examples, batch_numbers
-from .graph import LAUNCH, StepGraph
+from .examples import Examples, batch_numbers, read_rows
+from .graph import LAUNCH, Beside, StepGraph
 from .half import HalfWeights
 from .log import RunLog, Tracker
 from .predictions import predict_each, selection_score, unobserved_counts
@@ -162,7 +162,7 @@ class Run:
         self.best: dict[str, Any] = {"score": None, "epoch": 0, "weights": "raw"}
         self.stale = 0  # epochs since the best
         self._coming = np.zeros(0, np.int64)  # the rows of the next batch
-        self._ready: Batch | None = None  # and the batch, if it was made during a transfer
+        self._ready: Batch | None = None  # and the batch, if it was made meanwhile
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self.own_loss = torch.zeros((), device=self.device)  # this process's, until the next transfer
         self._interrupted = interrupted or threading.Event()  # set: end after the current step, with a checkpoint
@@ -172,6 +172,7 @@ class Run:
         many_small = self._graph is not None and self.settings.precision == "bf16"
         self._half = HalfWeights(self.classifier) if many_small else None
         self._aside = Aside(self.device) if self._graph is not None else None
+        self._beside = Beside(self.device) if self._graph is not None else None
         self._forward: Callable[[Tensor], Any] = self._half or self.classifier
 
     # -- what the run is ------------------------------------------------------------------------------------------
@@ -250,7 +251,7 @@ class Run:
         return draw.permutation(len(self.training.rows))
 
     def _make_ready(self) -> None:
-        """The next batch, while the processes wait for one another's gradients."""
+        """The next batch, while the processes wait for one another's gradients, or a GPU is at this one."""
         if len(self._coming):
             self._ready = self._batch(self._coming, self.step + 1)
 
@@ -261,7 +262,7 @@ class Run:
         if self._by_rows:
             own = self.processes.own(len(positions))
             known, weight = share[: max(own, 1)], own * self.processes.count / len(positions)
-        pixels = self.training.store.batch(self.training.rows[share]).to(self.device, non_blocking=True)
+        pixels = read_rows(self.training.store, self.training.rows[share], self.device)
         rows = torch.from_numpy(known).to(self.device, non_blocking=True)
         labels = self.training.labels.batch(known, self.device)
         kinds = self.method.views
@@ -345,10 +346,13 @@ class Run:
         with LAUNCH:
             # Dropout's numbers: a function of the step, and different in every process.
             seed_generators(step_seed(self.settings.seed, clock.step, 100 + self.processes.rank), self.device)
-            if self._graph is not None:
-                self._graph.run(batch, clock)
-            else:
+            if self._graph is None or self._beside is None:
                 self._optimise(batch, clock, move)
+                return
+            self._beside.wait_for_it()
+            self._graph.run(batch, clock, self._beside.taken.record)
+        with self._beside.making():
+            self._make_ready()
 
     def _make_graph(self) -> StepGraph:
         changes = self.method.needs.epoch_predictions

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..data.features import FeatureStore
 from ..errors import InputError
 from ..models import Classifier
-from .examples import Store, batch_numbers
+from .examples import Store, batch_numbers, read_rows
 
 
 @torch.no_grad()
@@ -42,7 +42,7 @@ def pooled_features(
     numbers, batches = batch_numbers(store, rows, batch_size), math.ceil(len(rows) / batch_size)
     for number in numbers if progress is None else track(numbers, progress, batches):
         start = number * batch_size
-        images = store.batch(rows[start : start + batch_size]).to(target)
+        images = read_rows(store, rows[start : start + batch_size], target)
         if matrix is None and len(zooms) > 1 and not _takes(classifier, images, zooms):
             zooms = (1.0,)
         with torch.autocast(target.type, torch.bfloat16, enabled=precision == "bf16"):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..labels import Labels
 from ..metrics import average_precision
-from .examples import Store, batch_numbers
+from .examples import Store, batch_numbers, read_rows
 from .processes import Processes
 
 
@@ -55,7 +55,7 @@ def predict_each(
     for number in batch_numbers(store, rows, batch_size, share=processes.share):
         start = number * batch_size
         chunk = rows[start : start + batch_size]
-        inputs = store.batch(chunk[processes.share(len(chunk))]).to(device, non_blocking=True)
+        inputs = read_rows(store, chunk[processes.share(len(chunk))], device)
         if inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         for place, network in enumerate(networks):
