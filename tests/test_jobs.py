@@ -1,13 +1,16 @@
 """Jobs of the benchmark on a tiny pack the test writes itself."""
 
 import io
+import time
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from spml.bench.jobs import Job, labels_for, run_job, run_jobs
+from spml.bench.jobs import Job, labels_for, pack_fingerprint, run_job, run_jobs
 from spml.data import load_pack
 from spml.methods import method
 from spml.train.settings import TrainSettings
@@ -77,10 +80,32 @@ def test_references_see_what_they_are_defined_on(pack_folder):
     assert (signed[np.arange(16), pack.observed[pack.train]] == 1).all()
 
 
-def test_several_at_a_time(pack_folder, tmp_path):
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_several_at_a_time(pack_folder, tmp_path, device):
     jobs = [job(pack_folder, name) for name in ("an", "bce")]
-    rows = list(run_jobs(jobs, tmp_path, device="cpu", workers=2))
+    rows = list(run_jobs(jobs, tmp_path, device=device, workers=2))
     assert sorted(row["method"] for row in rows) == ["an", "bce"]
-    alone = run_job(jobs[0], tmp_path / "alone", device="cpu")
+    alone = run_job(jobs[0], tmp_path / "alone", device=device)
     together = next(row for row in rows if row["method"] == "an")
     assert alone["test_map"] == pytest.approx(together["test_map"], abs=1e-6)
+
+
+def test_broken_off_workers_leave_checkpoints(pack_folder, tmp_path):
+    short = job(pack_folder, "an")
+    endless = replace(short, train=replace(short.train, epochs=100_000))
+    folder = tmp_path / endless.key(pack_fingerprint(load_pack(pack_folder)))
+    rows = run_jobs([short, endless], tmp_path, device="cpu", workers=2)
+    assert next(rows)["method"] == "an"
+    until = time.monotonic() + 60
+    while not (folder / "last.safetensors").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    before = (folder / "log.jsonl").stat().st_size
+    rows.close()
+    ended = (folder / "log.jsonl").stat().st_size
+    time.sleep(1)
+    assert 0 < before <= ended == (folder / "log.jsonl").stat().st_size  # nothing runs any more
+    assert (folder / "last.safetensors").exists()
+    assert not (folder / "result.json").exists()

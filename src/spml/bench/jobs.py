@@ -2,14 +2,16 @@
 
 import dataclasses
 import functools
+import gc
 import hashlib
 import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,6 @@ from ..methods import Method, method
 from ..models import Classifier, build_classifier, classifier_from_description
 from ..train.checkpoint import read_tensors, write_text
 from ..train.examples import Examples
-from ..train.graph import LAUNCH, thread_stream
 from ..train.head import head_for
 from ..train.linear import HeadSpec
 from ..train.linear_init import linear_init
@@ -124,7 +125,7 @@ def run_job(
     store: ImageStore | None = None,
     interrupted: threading.Event | None = None,
 ) -> dict[str, Any]:
-    """The job's result row, from its folder if it ran before. `interrupted` is set where the GPU is shared."""
+    """The job's result row, from its folder if it ran before. `interrupted`, once set, ends it with a checkpoint."""
     pack = open_pack(job.data)
     folder = out / job.key(pack_fingerprint(pack))
     result = folder / "result.json"
@@ -135,15 +136,15 @@ def run_job(
     chosen = choose_device(device)
     if chosen.type == "cuda":
         images.to_device(chosen)
+        gc.collect()  # a run before this one refers to itself, and would be freed within this one's peak
         torch.cuda.reset_peak_memory_stats()
         resident = torch.cuda.memory_allocated()
     made = method(job.method, **job.settings)
     rows, labels = job.draw.shown(pack, made.needs.labels)
     head = job.head or head_of(job, made, labels)
-    with LAUNCH:
-        torch.manual_seed(job.train.seed)
-        size = job.image_size
-        classifier = build_classifier(job.backbone, len(pack.classes), head, image_size=size, **job.head_settings)
+    torch.manual_seed(job.train.seed)
+    size = job.image_size
+    classifier = build_classifier(job.backbone, len(pack.classes), head, image_size=size, **job.head_settings)
     started = time.perf_counter()
     training, validation = Examples(images, rows, labels), Examples(images, pack.val, pack.full_labels(pack.val))
     start = None
@@ -194,7 +195,7 @@ def run_job(
         "seconds": round(seconds, 2),
         "rows_per_second": round(float(np.median([line["rows_per_second"] for line in epochs])), 1),
         "memory_gib": round((torch.cuda.max_memory_allocated() - resident) / 2**30, 3)
-        if chosen.type == "cuda" and interrupted is None  # runs that share a GPU share its peak
+        if chosen.type == "cuda"
         else None,
         "code": code_version(),
     }
@@ -222,57 +223,48 @@ def recovery_scores(scores: Tensor, pack: Pack, rows: np.ndarray) -> dict[str, A
 
 
 def run_jobs(jobs: Sequence[Job], out: Path, *, device: str = "auto", workers: int = 1) -> Iterator[dict[str, Any]]:
-    """The rows of all jobs as they finish, several at a time: processes on a CPU, on a GPU threads.
-
-    Processes would take turns on a GPU; threads with a stream each use it together.
-    """
+    """The rows of all jobs as they finish; several at a time are processes, which share a GPU in turns."""
     out.mkdir(parents=True, exist_ok=True)
     if workers == 1:
         for job in jobs:
             yield run_job(job, out, device=device)
         return
-    interrupted = threading.Event()
-    if choose_device(device).type == "cuda":
-        pool: Executor = ThreadPoolExecutor(workers)
-        futures = {pool.submit(_run_in_thread, job, out, device, interrupted): job for job in jobs}
-    else:
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread)
-        futures = {pool.submit(_run_in_process, job, out, device): job for job in jobs}
+    context = get_context("spawn")
+    stop, threads = context.Event(), 1 if choose_device(device).type == "cpu" else None
+    pool = ProcessPoolExecutor(workers, context, _begin_worker, (stop, threads))
+    futures = {pool.submit(_run_in_worker, job, out, device): job for job in jobs}
     try:
         for future in as_completed(futures):
             try:
                 yield future.result()
             except InputError as error:
                 raise InputError(f"{futures[future].method}: {error}") from None
-    finally:  # broken off: what runs makes its checkpoint, what waits never starts
-        interrupted.set()
+    finally:
+        if not all(future.done() for future in futures):  # broken off: what runs makes its checkpoint
+            stop.set()
         pool.shutdown(cancel_futures=True)
 
 
+_interrupted = threading.Event()  # of a worker: what it runs shall end
 _stores: dict[tuple[str, int], ImageStore] = {}
 
 
-def _store(job: Job, out: Path) -> ImageStore:
-    """The images, kept between jobs."""
+def _begin_worker(stop: Event, threads: int | None) -> None:
+    """A worker whose run ends when `stop` is set. A signal would not do: one that waits for work holds a lock."""
+    if threads:
+        torch.set_num_threads(threads)
+
+    def watch() -> None:
+        stop.wait()
+        _interrupted.set()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run_in_worker(job: Job, out: Path, device: str) -> dict[str, Any]:
+    if _interrupted.is_set():
+        raise KeyboardInterrupt
     key = (job.data, job.image_size)
-    if key not in _stores:
+    if key not in _stores:  # the images, kept between jobs
         _stores[key] = open_pack(job.data).images(job.image_size, cache_path=out)
-    return _stores[key]
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def _run_in_process(job: Job, out: Path, device: str) -> dict[str, Any]:
-    return run_job(job, out, device=device, store=_store(job, out))
-
-
-def _run_in_thread(job: Job, out: Path, device: str, interrupted: threading.Event) -> dict[str, Any]:
-    gpu = choose_device(device)
-    with LAUNCH:
-        images = _store(job, out)
-        images.to_device(gpu)
-        torch.cuda.synchronize()
-    with torch.cuda.stream(thread_stream(gpu)):
-        return run_job(job, out, device=device, store=images, interrupted=interrupted)
+    return run_job(job, out, device=device, store=_stores[key], interrupted=_interrupted)

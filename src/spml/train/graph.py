@@ -6,7 +6,6 @@ run as usual.
 """
 
 import gc
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,22 +17,12 @@ from ..methods import Batch, Clock
 
 Step = Callable[[Batch, Clock], None]
 
-# Several runs may share a GPU, each in a thread and on a stream of its own. What draws from torch's one generator, and
-# what is being recorded, they do one after another.
-LAUNCH = threading.RLock()
-
-
-def thread_stream(device: torch.device) -> torch.cuda.Stream:
-    """A stream for all that a thread does. Torch has 32 streams of each priority and hands them out in turns: those
-    that are recorded on have the usual priority, so that none of these is ever being recorded."""
-    return torch.cuda.Stream(device, priority=-1)
-
 
 class Beside:
-    """A stream on which the next batch is made while the GPU is at this one."""
+    """A stream on which the next batch is made while the GPU is at this one: little work, and ahead of the step's."""
 
     def __init__(self, device: torch.device) -> None:
-        self.stream = thread_stream(device)
+        self.stream = torch.cuda.Stream(device, priority=-1)
         self.taken = torch.cuda.Event()  # recorded when nothing more will read the batch before
 
     def wait_for_it(self) -> None:
@@ -123,14 +112,13 @@ class StepGraph:
 
 @contextmanager
 def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
-    """`torch.cuda.graph`, undisturbed by what other threads do, and by Python's collector: it might free another
-    recording, which this thread must not do now."""
-    with LAUNCH:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local", **options):
-                yield
-        finally:
-            if collects:
-                gc.enable()
+    """`torch.cuda.graph`, undisturbed by threads that read ahead, and by Python's collector: it might free another
+    recording, which must not happen now."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local", **options):
+            yield
+    finally:
+        if collects:
+            gc.enable()

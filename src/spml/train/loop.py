@@ -42,7 +42,7 @@ from .checkpoint import (
     write_text,
 )
 from .examples import Examples, batch_numbers, read_rows
-from .graph import LAUNCH, Beside, StepGraph
+from .graph import Beside, StepGraph
 from .half import HalfWeights
 from .log import RunLog, Tracker
 from .predictions import predict_each, selection_score, unobserved_counts
@@ -343,14 +343,13 @@ class Run:
         self._ready = None
         last_of_epoch = (clock.step + 1) % self.batches == 0
         move = (clock.step + 1) % self.settings.accumulate == 0 or last_of_epoch
-        with LAUNCH:
-            # Dropout's numbers: a function of the step, and different in every process.
-            seed_generators(step_seed(self.settings.seed, clock.step, 100 + self.processes.rank), self.device)
-            if self._graph is None or self._beside is None:
-                self._optimise(batch, clock, move)
-                return
-            self._beside.wait_for_it()
-            self._graph.run(batch, clock, self._beside.taken.record)
+        # Dropout's numbers: a function of the step, and different in every process.
+        seed_generators(step_seed(self.settings.seed, clock.step, 100 + self.processes.rank), self.device)
+        if self._graph is None or self._beside is None:
+            self._optimise(batch, clock, move)
+            return
+        self._beside.wait_for_it()
+        self._graph.run(batch, clock, self._beside.taken.record)
         with self._beside.making():
             self._make_ready()
 

@@ -10,7 +10,7 @@ import torch
 
 from ...errors import InputError
 from ...labels import Labels
-from ..graph import LAUNCH, WatchedClock, recording
+from ..graph import WatchedClock, recording
 from .branches import new_stream, side_by_side
 from .group import Group, Task
 from .heads import HeadResult, HeadSpec
@@ -175,18 +175,17 @@ def replay_epoch(groups: list[Group], task: Task, epoch: int) -> int:
     within = torch.arange(size, device=task.device)
     aside = new_stream()
     aside.wait_stream(torch.cuda.current_stream())
-    with LAUNCH:  # other threads may be recording, on this stream, too
-        with torch.cuda.stream(aside):  # the first batch is taken as it is: it warms up, away from the default stream
-            for group in groups:
-                group.step(group.order[:size], watched)
-        torch.cuda.current_stream().wait_stream(aside)
-        if "step" in watched.read:  # such a step cannot be recorded once and replayed
-            return size
-        graph = torch.cuda.CUDAGraph()
-        with recording(graph, stream=aside):
-            rows = first + within
-            held = side_by_side(lambda group: group.step(group.order.index_select(0, rows), clock), groups)
-            first += size
+    with torch.cuda.stream(aside):  # the first batch is taken as it is: it warms up, away from the default stream
+        for group in groups:
+            group.step(group.order[:size], watched)
+    torch.cuda.current_stream().wait_stream(aside)
+    if "step" in watched.read:  # such a step cannot be recorded once and replayed
+        return size
+    graph = torch.cuda.CUDAGraph()
+    with recording(graph, stream=aside):
+        rows = first + within
+        held = side_by_side(lambda group: group.step(group.order.index_select(0, rows), clock), groups)
+        first += size
     del held  # streams are few and shared: memory freed earlier could be written by one branch while another reads
     for _ in range(full - 1):
         graph.replay()
