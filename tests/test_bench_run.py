@@ -83,6 +83,9 @@ def test_a_protocol_from_its_file_to_the_report(spml, pack, protocol, tmp_path, 
     assert "bce*" in (out / "table.md").read_text()
     report = (out / "report.html").read_text()
     assert "Tiny, linear" in report
+    assert "Test mAP on voc12" in report
+    assert report.count('class="point ') == 4  # two methods, two seeds
+    assert report.count('class="ring"') == 2  # and the paper's numbers
     assert "Validation mAP" in report
     assert "Gain by label" in report  # the comparison of runs is part of it
     assert len(list((out / "runs").glob("*.safetensors"))) == 4  # weights of the chosen heads alone

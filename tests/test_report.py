@@ -28,7 +28,7 @@ from spml.report import page as page_module
 from spml.report.axes import Axis, log_ticks, round_ticks
 from spml.report.beliefs import Beliefs, believed, saw_more
 from spml.report.comparison import groups
-from spml.report.figures import Bar, bars, heat_map
+from spml.report.figures import Bar, Spread, bars, heat_map, spreads
 from spml.report.galleries import extremes, kind_of, lit
 from spml.report.landscape import Landscape, _direction
 from spml.report.markup import Html, hundred, join, percent, tag
@@ -353,6 +353,24 @@ def test_bars_of_many_labels_are_folded_and_none_is_lost():
     widths = Parsed(bars([Bar("up", 0.5, "+"), Bar("down", -1.0, "-")])).of("span")
     styles = [a["style"] for a in widths if a.get("style")]
     assert styles == ["left:50.0%;width:25.0%", "left:0.0%;width:50.0%"]
+
+
+def test_every_run_has_its_place_on_the_scale_of_all():
+    parsed = Parsed(spreads([Spread("a", [90.0, 80.0], "85.0", beside=100.0), Spread("b", [70.0], "70.0")]))
+
+    def places(kind):
+        return [
+            float(a["style"].split(":")[1].rstrip("%"))
+            for a in parsed.of("span")
+            if kind in (a.get("class") or "").split()
+        ]
+
+    first, second, third = places("point")
+    (ring,) = places("ring")
+    assert 0 < third < second < first < ring < 100
+    assert first - second == pytest.approx(second - third, abs=0.11)
+    assert sorted(places("place")) == places("place")
+    assert parsed.text.startswith("a 85.0 b 70.0 70 ")
 
 
 def test_a_heat_map_is_fuller_where_numbers_are_larger():

@@ -179,13 +179,14 @@ def _run(plan: Plan, runner: Runner, out: Path, trials: int, storage: str | None
     runner.forget_weights([outcome.trial for outcome in outcomes], chosen)
     paper, measures = plan.protocol.paper, plan.study.y if plan.study else ("test_map",)
     setting = paper.setting if paper else ""
+    measured = MEASURES[measures[0]]
     by_measure = {m: compare.lines_of(outcomes, paper_values(paper, m), setting, m) for m in measures}
     lines = by_measure[measures[0]]
     rows = compare.run_rows(outcomes, made_by(str(choose_device(runner.device))), plan.protocol.name)
     charts = plan.study.charts([row for row in rows if row["chosen"]]) if plan.study else []
     several = f"mean ± standard deviation over seeds {', '.join(map(str, plan.seeds))}"
     notes = [
-        f"{MEASURES[measures[0]]} in percent, {several if len(plan.seeds) > 1 else f'seed {plan.seeds[0]} alone'}.",
+        f"{measured} in percent, {several if len(plan.seeds) > 1 else f'seed {plan.seeds[0]} alone'}.",
         f"The paper's numbers: {paper.file}, Table {paper.table}." if paper and any(x.paper for x in lines) else "",
         "* a reference: it learned from more than one positive a row." if any(x.reference for x in lines) else "",
         *runner.notes,
@@ -211,7 +212,7 @@ def _run(plan: Plan, runner: Runner, out: Path, trials: int, storage: str | None
     Console().print(shown)
     for note in filter(None, notes):
         typer.echo(note)
-    compare.write_report(out / "report.html", plan.title, plan.where, lines, notes, charts, outcomes, runner)
+    compare.write_report(out / "report.html", plan.title, plan.where, lines, measured, notes, charts, outcomes, runner)
     typer.echo(f"Tables: {out / 'table.md'}, {out / 'runs.csv'}. Report: {out / 'report.html'}")
 
 

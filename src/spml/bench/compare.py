@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..report.beliefs import Beliefs
 from ..report.comparison import comparison, title_of_several
-from ..report.figures import Series, line_chart
+from ..report.figures import Series, Spread, figure, line_chart, spreads
 from ..report.markup import Html, join, tag
 from ..report.page import page
 from ..report.sections import Section
@@ -265,8 +265,8 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_report(
-    path: Path, title: str, where: str, lines: Sequence[Line], notes: Sequence[str], charts: Sequence[Chart],
-    outcomes: Sequence[Outcome], runner: Runner,
+    path: Path, title: str, where: str, lines: Sequence[Line], measure: str, notes: Sequence[str],
+    charts: Sequence[Chart], outcomes: Sequence[Outcome], runner: Runner,
 ) -> None:  # fmt: skip
     """The table, the charts and, where there are not too many, the runs themselves, as one HTML file.
 
@@ -274,7 +274,7 @@ def write_report(
     """
     lead = f"{len(outcomes)} runs, of which {_count_chosen(outcomes)} are of the settings chosen."
     table = join(_html_table(*shown_rows(lines)), tag("ul", *(tag("li", note) for note in notes if note)))
-    opening = join(tag("p", lead, class_="lead"), "" if charts else table)
+    opening = join(tag("p", lead, class_="lead"), *([] if charts else [*_ranking(lines, measure), table]))
     parts: list[Section] = [studies_section(charts), Section("numbers", "The numbers", table)] if charts else []
     curves = _curves(outcomes)
     if curves is not None and not charts:
@@ -287,6 +287,28 @@ def write_report(
         parts.append(Section("methods", "What the runs recover", compared, intro))
         parts += comparison(beliefs, {}, [])
     write_text(path, page(title, where, opening, parts))
+
+
+def _ranking(lines: Sequence[Line], measure: str) -> Iterator[Html]:
+    """For each data set its methods from the best down, every run a dot; nothing where a method stands alone."""
+    for data in dict.fromkeys(line.data for line in lines if not line.varied):
+        ranked = sorted((line for line in lines if line.data == data), key=lambda line: -line.mean)
+        if len(ranked) < 2:
+            continue
+        entries = [
+            Spread(
+                line.method + ("*" if line.reference else ""),
+                list(line.scores.values()),
+                f"{line.mean:.1f}",
+                line.paper.value if line.paper else None,
+                "s2" if line.reference else "s1",
+            )
+            for line in ranked
+        ]
+        note = "Every dot is a run" + (", a ring is the paper's number" if any(line.paper for line in ranked) else "")
+        if any(line.reference for line in ranked):
+            note += "; * learned from more than one positive a row"
+        yield figure(f"{measure[0].upper()}{measure[1:]} on {data}", spreads(entries), note=f"{note}.")
 
 
 def _curves(outcomes: Sequence[Outcome]) -> Html | None:

@@ -239,8 +239,8 @@ class Runner:
         chunks: dict[tuple[Any, ...], list[Trial]] = {}
         for trial in trials:  # heads of one chunk are trained as one matrix; a chunk is what a kill can lose
             train = trial.train
-            seed = None if on_gpu else train.seed
-            key = (trial.data, trial.draw, train.epochs, train.early_stopping, trial.k, train.batch_size, seed)
+            alone = None if on_gpu else (trial.entry, train.seed)  # on a CPU more than these are no faster together
+            key = (trial.data, trial.draw, train.epochs, train.early_stopping, trial.k, train.batch_size, alone)
             chunks.setdefault(key, []).append(trial)
         for chunk in chunks.values():
             started = time.perf_counter()

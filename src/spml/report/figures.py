@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .axes import Axis, Plane, minus, short
+from .axes import Axis, Plane, minus, round_ticks, short
 from .markup import Html, join, tag
 
 Values = npt.NDArray[np.floating]
@@ -244,6 +244,37 @@ def _bar(bar: Bar, signed: bool) -> Html:
         tag("span", fill, class_="bar" + (" signed" if signed else "")),
         tag("span", bar.value, class_="value"),
     )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A name, the values of its runs, what it says, and a value to set beside them."""
+
+    name: str
+    values: Sequence[float]
+    value: str
+    beside: float | None = None
+    mark: str = "s1"
+
+
+def spreads(entries: Sequence[Spread]) -> Html:
+    """A list of lines with a dot for every value, and a ring for the one beside them, over one scale."""
+    every = [value for entry in entries for value in (*entry.values, entry.beside) if value is not None]
+    axis = Axis.over(every, room=0.03)
+
+    def at(value: float, kind: str, says: str) -> Html:
+        return tag("span", says, class_=kind, style=f"left:{100 * axis.share(value):.1f}%")
+
+    lines = []
+    for entry in entries:
+        dots = [at(value, f"point {entry.mark}", "") for value in entry.values]
+        if entry.beside is not None:
+            dots.append(at(entry.beside, "ring", ""))
+        name = tag("span", entry.name, class_="name")
+        lines.append(tag("li", name, tag("span", *dots, class_="spread"), tag("span", entry.value, class_="value")))
+    ticks = [at(value, "place", short(value)) for value in round_ticks(axis.low, axis.high)]
+    scale = tag("li", tag("span"), tag("span", *ticks, class_="ticks"), tag("span"), aria_hidden="true")
+    return tag("ol", *lines, scale, class_="bars")
 
 
 def _line(plane: Plane, one: Series) -> list[Html]:
