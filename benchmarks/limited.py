@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 GROUPS = Path("/sys/fs/cgroup/memory")  # control groups, version 1
 
@@ -88,11 +89,22 @@ def _anonymous(process: int) -> int:
 def in_turns(
     stages: Callable[[int], dict[str, Used]], sizes: tuple[int, int, int], times: int
 ) -> tuple[dict[str, Used], ...]:
-    """Each command's fastest run at each size: a machine is faster at one time than at another."""
+    """Each command's medians at each size. Sizes take turns: a machine is faster at one time than at another."""
     runs = [[stages(size) for size in sizes] for _ in range(times)]
     return tuple(
-        {stage: min((run[stage] for run in at_size), key=lambda used: used.seconds) for stage in at_size[0]}
+        {stage: _typical([run[stage] for run in at_size]) for stage in at_size[0]}
         for at_size in zip(*runs, strict=True)
+    )
+
+
+def _typical(runs: Sequence[Used]) -> Used:
+    """The median times, and the most memory. Of times that are taken from one another the least would be luck."""
+    return replace(
+        runs[0],
+        seconds=median(used.seconds for used in runs),
+        busy=median(used.busy for used in runs),
+        anonymous=max(used.anonymous for used in runs),
+        group=None if runs[0].group is None else max(used.group or 0 for used in runs),
     )
 
 

@@ -6,8 +6,8 @@
 `spml train` (one epoch), `spml predict` and `spml recover`, each a command of its own in a control group of that
 limit, which counts the page cache too: the file does not fit. Seconds a row are those beyond a run on 1,000 rows,
 which is what it costs to start. A command on few rows takes little longer than that, and a machine is faster at one
-time than at another: the sizes take turns, four times, and the fastest of each counts. The data are synthetic, made in
-a temporary folder and deleted.
+time than at another: the sizes take turns, five times, and medians count. The data are synthetic, made in a temporary
+folder and deleted.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from record import record
 
 GIB = 2**30
 START_UP = 1000  # rows
-TURNS = 4
+TURNS = 5
 
 
 def make(folder: Path, rows: int, dim: int, classes: int, seed: int) -> None:

@@ -29,7 +29,7 @@ from spml.report.axes import Axis, log_ticks, round_ticks
 from spml.report.beliefs import Beliefs, believed, saw_more
 from spml.report.comparison import groups
 from spml.report.figures import Bar, Spread, bars, heat_map, spreads
-from spml.report.galleries import extremes, kind_of, lit
+from spml.report.galleries import evidence, extremes, kind_of, lit
 from spml.report.landscape import Landscape, _direction
 from spml.report.markup import Html, hundred, join, percent, tag
 from spml.report.sections import precision_down_the_list
@@ -508,12 +508,36 @@ def test_a_report_with_photographs_stays_small(tmp_path):
     assert {image["width"] for image in parsed.of("img")} == {"192"}
 
 
-def test_label_wise_networks_show_where_they_look(trained, tmp_path):
+def test_networks_show_where_they_look(trained, tmp_path):
     _, _, parsed = report(tmp_path, trained)
     assert "Where it looks" in parsed.text
-    maps = [image for image in parsed.of("img") if "where the network looked for" in image["alt"]]
+    maps = [image for image in parsed.of("img") if ": what spoke for" in image["alt"]]
     assert len(maps) == 18
     assert len({image["src"] for image in maps}) > 6
+
+
+def test_the_evidence_for_a_label_lies_where_its_features_are():
+    class Thirds(torch.nn.Module):
+        """Three channels, each bright in one third of the map, from left to right."""
+
+        def forward(self, images):
+            map_ = torch.zeros(len(images), 3, 2, 6)
+            for channel in range(3):
+                map_[:, channel, :, 2 * channel : 2 * channel + 2] = 1 + channel
+            return map_
+
+    network = build_classifier(Thirds(), 2, image_size=8)
+    with torch.no_grad():
+        network.head.linear.weight.copy_(torch.tensor([[1.0, 0, 0], [-1.0, 0, 2.0]]))
+    left, right = evidence(network, np.zeros((8, 8, 3), np.uint8), [0, 1])
+    assert left.tolist() == [[pytest.approx(1 / 12)] * 2 + [0] * 4] * 2  # the mean over twelve places
+    assert right.tolist() == [[0] * 4 + [pytest.approx(6 / 12)] * 2] * 2  # what speaks against it is not shown
+
+
+def test_there_is_no_evidence_without_places():
+    pooled = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    network = build_classifier(pooled, 2, image_size=8)
+    assert evidence(network, np.zeros((8, 8, 3), np.uint8), [0]) is None
 
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

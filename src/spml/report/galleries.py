@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from torch.nn.functional import interpolate
 
 from ..data.images import ImageStore
 from ..errors import InputError
+from ..models import Classifier
 from ..train.finished import FinishedRun
 from .beliefs import Beliefs, Bool
 from .markup import Html, count, percent, tag
@@ -202,37 +203,50 @@ def legend_of_chips(beliefs: Beliefs) -> Html:
     return tag("ul", *chips, class_="chips key-of-chips")
 
 
-@torch.no_grad()
-def attention(beliefs: Beliefs, rows: Sequence[int], size: int, labels_each: int = 3) -> list[Html]:
-    """For a few rows, where the network looked for the labels it is surest of; empty for a network without maps."""
+def looks(beliefs: Beliefs, rows: Sequence[int], size: int, labels_each: int = 3) -> list[Html]:
+    """For a few rows, what spoke for the labels the network is surest of; empty where it has no places or images."""
     try:
         network = beliefs.run.network()
     except InputError:  # a module of the user's own, which the run's folder does not hold
         return []
-    head = network.head
-    if hasattr(head, "with_maps"):
-        head.with_maps = True
+    if not isinstance(network, Classifier):  # of features
+        return []
     cards = []
     for row in rows:
         image = pixels(beliefs.run, row)
         if image is None:
             continue
-        maps = network(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))[None]).maps
+        order = np.argsort(-np.nan_to_num(beliefs.confidence[row]), kind="stable")
+        labels = order[beliefs.present[row, order]][:labels_each].tolist()
+        maps = evidence(network, image, labels)
         if maps is None:
             return []
-        cards.append(_looked_at(beliefs, row, image, maps[0], size, labels_each))
+        cards.append(_looked_at(beliefs, row, image, dict(zip(labels, maps, strict=True)), size))
     return cards
 
 
-def _looked_at(beliefs: Beliefs, row: int, image: UInt8, maps: torch.Tensor, size: int, labels: int) -> Html:
+def evidence(network: Classifier, image: UInt8, labels: Sequence[int]) -> list[torch.Tensor] | None:
+    """How much each place (h, w) of the feature map raises the logit of a label: Σ_c feature · gradient, if above 0.
+
+    Of a linear head these are its class activation maps. None where features have no places.
+    """
+    with torch.no_grad():
+        features = network.feature_map(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))[None])
+    if features.ndim != 4:
+        return None
+    features.requires_grad_(True)
+    logits = network.head(features).logits[0]
+    gradients = [torch.autograd.grad(logits[label], features, retain_graph=True)[0] for label in labels]
+    return [(features * gradient).detach()[0].sum(0).relu() for gradient in gradients]
+
+
+def _looked_at(beliefs: Beliefs, row: int, image: UInt8, maps: Mapping[int, torch.Tensor], size: int) -> Html:
     run = beliefs.run
-    order = np.argsort(-np.nan_to_num(beliefs.confidence[row]), kind="stable")
-    order = order[beliefs.present[row, order]][:labels]
     shown = [tag("figure", picture(image, run.names[row], size), tag("figcaption", "the image"))]
-    for label in order.tolist():
+    for label in maps:
         kind = kind_of(beliefs, row, label)
         sign = f"{KINDS[kind][0]} " if kind in KINDS else ""  # a verified negative that is believed has none
-        alt = f"{run.names[row]}: where the network looked for {run.classes[label]}"
+        alt = f"{run.names[row]}: what spoke for {run.classes[label]}"
         words = tag("figcaption", sign, tag("span", run.classes[label], class_="name"), class_=kind)
         shown.append(tag("figure", picture(lit(image, maps[label]), alt, size), words))
     name = tag("p", run.names[row], class_="file name", title=run.names[row])

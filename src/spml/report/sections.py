@@ -13,7 +13,7 @@ from ..train.finished import FinishedRun
 from .axes import Axis
 from .beliefs import Beliefs, saw_more
 from .figures import Bar, Series, bars, figure, heat_map, histogram, line_chart, numbers
-from .galleries import attention, galleries, legend_of_chips
+from .galleries import galleries, legend_of_chips, looks
 from .markup import Html, count, hundred, join, percent, tag
 
 MAP = (
@@ -296,17 +296,15 @@ def precision_down_the_list(confidence: Any, right: Any, points: int = 60) -> tu
 
 
 def _where_it_looks(beliefs: Beliefs, prefix: str, size: int) -> Iterator[Section]:
-    if beliefs.run.record["model"].get("head") not in ("label-wise", "attention", "cam"):
-        return
     several = beliefs.rows[beliefs.present[beliefs.rows].sum(axis=1) >= 2]
     rows = np.random.default_rng(1).permutation(several)[:6]
-    cards = attention(beliefs, sorted(rows.tolist()), size)
+    cards = looks(beliefs, sorted(rows.tolist()), size)
     if cards:
         yield Section(
             f"{prefix}looks",
             "Where it looks",
             tag("ul", *cards, class_="gallery looks"),
-            "For the labels the model believes are there: the parts that decided are bright and in colour.",
+            "For the labels the model believes are there: what spoke for them is bright and in colour.",
         )
 
 
