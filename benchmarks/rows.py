@@ -6,13 +6,14 @@
 `spml train` (one epoch), `spml predict` and `spml recover`, each a command of its own in a control group of that
 limit, which counts the page cache too: the file does not fit. Seconds a row are those beyond a run on 1,000 rows,
 which is what it costs to start. A command on few rows takes little longer than that, and a machine is faster at one
-time than at another: the sizes take turns, five times, and medians count. `epoch` is what the log of `spml train` says
+time than at another: the sizes take turns, four times, and medians count. `epoch` is what the log of `spml train` says
 of its epoch with validation, where nothing has to be taken off. The data are synthetic, made in a temporary folder and
 deleted.
 """
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 from dataclasses import replace
@@ -26,7 +27,7 @@ from spml.train.log import read_log
 
 GIB = 2**30
 START_UP = 1000  # rows
-TURNS = 5
+TURNS = 4
 
 
 def make(folder: Path, rows: int, dim: int, classes: int, seed: int) -> None:
@@ -54,28 +55,24 @@ def forget(file: Path) -> None:
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def stages(rows: int, options: argparse.Namespace) -> dict[str, Used]:
-    """Each command on so many rows."""
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
-        make(folder, rows, options.dim, options.classes, options.seed)
-        spml, data = [sys.executable, "-m", "spml"], str(folder / "x.npy")
-        trained = str(folder / "run")
-        sizes = ["--method", options.method, "--epochs", "1", "--batch-size", str(options.batch_size)]
-        commands = {
-            "train": [*spml, "train", data, "--labels", str(folder / "y.npy"), "--out", trained, *sizes],
-            "predict": [*spml, "predict", trained, data, "--out", str(folder / "tags.parquet")],
-            "recover": [*spml, "recover", trained, "--out", str(folder / "labels.parquet")],
-        }
-        used = {}
-        for stage, command in commands.items():
-            forget(folder / "x.npy")
-            used[stage] = run(command, options.limit, options.threads)
-            one = used[stage]
-            print(f"  {rows:>9,} rows, {stage:8}{one.seconds:8.1f} s, {one.busy:.1f} s busy", flush=True)
-        (epoch,) = (line for line in read_log(Path(trained) / "log.jsonl") if line["kind"] == "epoch")
-        seconds = epoch["seconds"] + epoch["evaluation_seconds"]
-        return {"epoch": replace(used["train"], seconds=seconds, busy=seconds), **used}
+def stages(folder: Path, rows: int, options: argparse.Namespace) -> dict[str, Used]:
+    """Each command on the rows of a folder."""
+    spml, data, trained = [sys.executable, "-m", "spml"], str(folder / "x.npy"), str(folder / "run")
+    sizes = ["--method", options.method, "--epochs", "1", "--batch-size", str(options.batch_size)]
+    commands = {
+        "train": [*spml, "train", data, "--labels", str(folder / "y.npy"), "--out", trained, *sizes],
+        "predict": [*spml, "predict", trained, data, "--out", str(folder / "tags.parquet")],
+        "recover": [*spml, "recover", trained, "--out", str(folder / "labels.parquet")],
+    }
+    shutil.rmtree(trained, ignore_errors=True)
+    used = {}
+    for stage, command in commands.items():
+        forget(folder / "x.npy")
+        used[stage] = one = run(command, options.limit, options.threads)
+        print(f"  {rows:>9,} rows, {stage:8}{one.seconds:8.1f} s, {one.busy:.1f} s busy", flush=True)
+    (epoch,) = (line for line in read_log(Path(trained) / "log.jsonl") if line["kind"] == "epoch")
+    seconds = epoch["seconds"] + epoch["evaluation_seconds"]
+    return {"epoch": replace(used["train"], seconds=seconds, busy=seconds), **used}
 
 
 def main() -> None:
@@ -94,7 +91,12 @@ def main() -> None:
     few, many = (int(part) for part in options.rows.split(","))
 
     sizes = (START_UP, few, many)
-    used = in_turns(lambda rows: stages(rows, options), sizes, TURNS)
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folders = {rows: Path(name) / str(rows) for rows in sizes}
+        for rows, folder in folders.items():  # all before the first run: what is still being written slows what runs
+            folder.mkdir()
+            make(folder, rows, options.dim, options.classes, options.seed)
+        used = in_turns(lambda rows: stages(folders[rows], rows, options), sizes, TURNS)
     size = many * options.dim * 2
     print(f"{many:,} rows of {options.dim} float16 = {size / GIB:.2f} GiB, in {options.limit / GIB:.2f} GiB")
     for stage, here, there, extra in compare(used, sizes, "µs a row", 1e6):
