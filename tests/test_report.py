@@ -532,6 +532,10 @@ def test_the_evidence_for_a_label_lies_where_its_features_are():
     left, right = evidence(network, np.zeros((8, 8, 3), np.uint8), [0, 1])
     assert left.tolist() == [[pytest.approx(1 / 12)] * 2 + [0] * 4] * 2  # the mean over twelve places
     assert right.tolist() == [[0] * 4 + [pytest.approx(6 / 12)] * 2] * 2  # what speaks against it is not shown
+    with torch.no_grad():
+        network.head.linear.weight.copy_(torch.tensor([[-3.0, -1.5, -1 / 3], [0, 0, 0]]))
+    (least,) = evidence(network, np.zeros((8, 8, 3), np.uint8), [0])
+    assert least.tolist() == [[0] * 4 + [pytest.approx(2 / 12)] * 2] * 2  # all against it, the right third least
 
 
 def test_there_is_no_evidence_without_places():

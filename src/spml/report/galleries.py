@@ -226,9 +226,10 @@ def looks(beliefs: Beliefs, rows: Sequence[int], size: int, labels_each: int = 3
 
 
 def evidence(network: Classifier, image: UInt8, labels: Sequence[int]) -> list[torch.Tensor] | None:
-    """How much each place (h, w) of the feature map raises the logit of a label: Σ_c feature · gradient, if above 0.
+    """How much more than most a place (h, w) of the feature map raises a label's logit, by Σ_c feature · gradient.
 
-    Of a linear head these are its class activation maps. None where features have no places.
+    Of a linear head these are its class activation maps. They are taken from their median: a bias may speak for a label
+    against which every place speaks. None where features have no places.
     """
     with torch.no_grad():
         features = network.feature_map(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))[None])
@@ -237,7 +238,8 @@ def evidence(network: Classifier, image: UInt8, labels: Sequence[int]) -> list[t
     features.requires_grad_(True)
     logits = network.head(features).logits[0]
     gradients = [torch.autograd.grad(logits[label], features, retain_graph=True)[0] for label in labels]
-    return [(features * gradient).detach()[0].sum(0).relu() for gradient in gradients]
+    maps = [(features * gradient).detach()[0].sum(0) for gradient in gradients]
+    return [(map_ - map_.median()).relu() for map_ in maps]
 
 
 def _looked_at(beliefs: Beliefs, row: int, image: UInt8, maps: Mapping[int, torch.Tensor], size: int) -> Html:
