@@ -258,7 +258,7 @@ def test_windows_give_the_rows_of_the_file_and_read_them_once(
     store, read = FeatureStore(path), []
     assert store._windows is not None
     reader = store._windows._read
-    monkeypatch.setattr(store._windows, "_read", lambda rows: read.extend(rows) or reader(rows))
+    monkeypatch.setattr(store._windows, "_read", lambda rows, memory: read.extend(rows) or reader(rows, memory))
     monkeypatch.setattr(store, "_array", None)  # nothing comes from the mapped file
     draw = np.random.default_rng(0)
     shuffled = np.arange(400)[store.order(np.arange(400), 12, draw)]
@@ -270,6 +270,27 @@ def test_windows_give_the_rows_of_the_file_and_read_them_once(
             assert torch.equal(store.batch(part), torch.from_numpy(matrix[part]).float())
         assert sorted(read) == sorted(rows[first * 12 :])
         read.clear()
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("dtype", ["float16", "float32", ">f8"])
+def test_windows_leave_out_what_lies_between_rows_far_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, dtype: str
+) -> None:
+    matrix = np.random.default_rng(0).standard_normal((3000, 515)).astype(dtype)
+    row = matrix.nbytes // 3000
+    for name, rows in {"_LARGE": 100, "_WINDOW": 200, "_PIECE": 16, "_GAP": 20, "_RUN": 120}.items():
+        monkeypatch.setattr(features_module, name, rows * row)
+    np.save(tmp_path / "large.npy", matrix)
+    store, rows = FeatureStore(tmp_path / "large.npy"), np.arange(5, 3000, every)
+    assert store._windows is not None
+    monkeypatch.setattr(store, "_array", None)  # nothing comes from the mapped file
+    for ordered in (rows, rows[store.order(rows, 10, np.random.default_rng(0))]):
+        for number in store.reading(ordered, 10):
+            part = ordered[number * 10 : (number + 1) * 10]
+            assert torch.equal(store.batch(part), torch.from_numpy(matrix[part].astype(np.float32)))
+    spaces = [len(memory._space) for memory in store._windows._memory]
+    assert max(spaces) < 2.2 * 200 * row + 120 * row + (200 // 16 + 2) * 2 * features_module._ALIGNED
 
 
 @pytest.mark.parametrize("how", ["as it is", "refused at opening", "refused at reading"])
@@ -298,13 +319,15 @@ def test_pieces_are_read_past_the_cache_where_that_is_allowed(
 
     monkeypatch.setattr(os, "open", refuse_opening)
     monkeypatch.setattr(os, "preadv", refuse_reading)
-    with features_module._PieceReader(str(path), 9000) as reader:
-        for start, length in ((0, 10), (128, 9000), (4096, 4096), (5001, 8999), (19_990, 10), (11_000, 9000)):
-            found = reader.read(start, length)
-            assert found is not None
-            assert bytes(found) == content[start : start + length]
-        assert reader.read(19_000, 1001) is None
-        assert bytes(reader.read(100, 50) or b"") == content[100:150]  # goes on after that
+    space = features_module._Memory().hold(5 * features_module._ALIGNED)
+    with features_module._RunReader(str(path)) as reader:
+        for first, least, room in ((0, 10, 1), (4096, 4096, 1), (4096, 9000, 3), (16384, 3616, 1), (0, 20_000, 5)):
+            into = memoryview(space[: room * features_module._ALIGNED])
+            assert reader.read(first, least, into)
+            assert bytes(into[:least]) == content[first : first + least]
+        assert not reader.read(16384, 3617, into)
+        assert reader.read(4096, 50, into)  # goes on after that
+        assert bytes(into[:50]) == content[4096:4146]
 
 
 def test_rows_beside_the_windows_come_from_the_file(large: tuple[Path, np.ndarray]) -> None:

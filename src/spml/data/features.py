@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 
 from spml.errors import InputError
 from spml.labels.inputs import row_indices
@@ -21,7 +22,8 @@ _BLOCK = 2**22  # features looked at at one time
 
 _LARGE = 2**30  # bytes: a file up to this size is shuffled whole, for any machine holds it
 _WINDOW = 2**27  # bytes of a larger one that are read ahead and shuffled together
-_PIECE = 2**19  # bytes of it that are read at one time
+_PIECE = 2**19  # bytes of neighbouring rows that stay together in a window
+_RUN = 2**22  # bytes that are read at one time, at most
 _GAP = 2**16  # bytes between two rows that are read with them rather than left out
 _ALIGNED = 2**12  # bytes: reads past the system's cache start and end at multiples of it
 
@@ -59,7 +61,7 @@ class FeatureStore:
             raise InputError(f"{self._name}: features are a matrix of rows and columns, not {tuple(source.shape)}.")
         self._shape: tuple[int, int] = (int(source.shape[0]), int(source.shape[1]))
         large = self._pages is not None and self._array.flags.c_contiguous and self.nbytes > _LARGE
-        self._windows = _Windows(self._array) if large else None
+        self._windows = _Windows(self._array) if large and not self._array.offset % self._array.itemsize else None
 
     def __len__(self) -> int:
         return self._shape[0]
@@ -260,16 +262,17 @@ class _Windows:
     """Rows of a large file in memory of one's own: those of the window in use and of the next, which a thread reads.
 
     The system's own cache is of little use for a file that does not fit: it is asked for pages in vain when it is full,
-    and keeps the pages that were used over those that will be.
+    and keeps the pages that were used over those that will be. For one thread to use.
     """
 
     def __init__(self, array: Any) -> None:
         self._path, self._offset = array.filename, int(array.offset)
-        self._shape, self._dtype = array.shape, array.dtype
+        self._dim, self._dtype = int(array.shape[1]), array.dtype
         self._row = int(array.strides[0])
         self.piece = max(1, _PIECE // self._row)
-        """Rows that are read at one time."""
-        self._loaded: deque[tuple[npt.NDArray[np.int64], Future[npt.NDArray[Any]]]] = deque(maxlen=2)
+        """Neighbouring rows that stay together in a window."""
+        self._loaded: deque[tuple[npt.NDArray[np.int64], Future[_Held]]] = deque(maxlen=2)
+        self._memory = deque([_Memory(), _Memory()])  # of the windows, in turns: clearing new pages takes time
         self._thread = ThreadPoolExecutor(1)
 
     def batches(self, size: int) -> int:
@@ -279,42 +282,72 @@ class _Windows:
     def load(self, rows: npt.NDArray[np.int64]) -> None:
         """Start reading these rows, in the place of those asked for the time before last."""
         rows = np.sort(rows)
-        self._loaded.append((rows, self._thread.submit(self._read, rows)))
+        self._memory.rotate()
+        self._loaded.append((rows, self._thread.submit(self._read, rows, self._memory[0])))
 
     def take(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any] | None:
         """These rows, if one window has them all."""
         for held, values in self._loaded:
             place = np.searchsorted(held, rows)
             if len(held) and (held[np.minimum(place, len(held) - 1)] == rows).all():
-                return np.take(values.result(), place, axis=0)
+                at, start = values.result()
+                taken: npt.NDArray[Any] = at[start[place]]
+                return taken
         return None
 
-    def _read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """The rows, which ascend, a piece of the file at a time."""
-        values = np.empty((len(rows), self._shape[1]), self._dtype)
-        parted = (np.diff(rows // self.piece) > 0) | (np.diff(rows) * self._row > _GAP)
-        bounds = [0, *(np.flatnonzero(parted) + 1).tolist(), len(rows)] if len(rows) else []
-        with _PieceReader(self._path, self.piece * self._row) as reader:
-            for start, stop in pairwise(bounds):
-                first, count = int(rows[start]), int(rows[stop - 1] - rows[start]) + 1
-                found = reader.read(self._offset + first * self._row, count * self._row)
-                if found is None:
-                    raise InputError(f"{self._path}: the file ends before row {int(rows[stop - 1])}.")
-                part = np.frombuffer(found, self._dtype).reshape(count, -1)
-                np.take(part, rows[start:stop] - first, axis=0, out=values[start:stop], mode="clip")
-        return values
+    def _read(self, rows: npt.NDArray[np.int64], memory: _Memory) -> _Held:
+        """The rows, which ascend, with what lies between neighbours; where that is most of it, without."""
+        begin = self._offset + rows * self._row  # of each row in the file
+        parted = (np.diff(begin) > _GAP) | (np.diff(begin // _RUN) > 0)
+        bounds = np.array([0, *(np.flatnonzero(parted) + 1), len(rows)] if len(rows) else [0])
+        first = begin[bounds[:-1]] // _ALIGNED * _ALIGNED
+        stop = begin[bounds[1:] - 1] + self._row
+        full, wanted = _aligned(stop - first), _aligned(np.diff(bounds) * self._row)
+        packed = 2 * wanted < full
+        kept = np.where(packed, wanted, full)
+        places = np.cumsum(kept) - kept
+        space = memory.hold(int((places + full).max(initial=_aligned(self._row))))
+        numbers = space.view(self._dtype)
+        at = sliding_window_view(numbers, self._dim)  # what begins at each number
+        start = np.empty(len(rows), np.int64)
+        with _RunReader(self._path) as reader:
+            for run, (low, high) in enumerate(pairwise(bounds.tolist())):
+                place = int(places[run])
+                into = memoryview(space[place : place + int(full[run])])  # type: ignore[arg-type]
+                if not reader.read(int(first[run]), int(stop[run] - first[run]), into):
+                    raise InputError(f"{self._path}: the file ends before row {int(rows[high - 1])}.")
+                start[low:high] = (place + begin[low:high] - first[run]) // self._dtype.itemsize
+                if packed[run]:
+                    values = at[start[low:high]]
+                    start[low:high] = place // self._dtype.itemsize + self._dim * np.arange(high - low)
+                    numbers[start[low] : start[low] + values.size] = values.ravel()
+        return at, start
 
 
-class _PieceReader:
-    """Reads pieces of a file past the system's cache, where system and disk allow that.
+_Held = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]  # of a window: [n] is what begins at number n; where rows begin
+
+
+class _Memory:
+    """Bytes that begin at a multiple of _ALIGNED, kept until more are wanted."""
+
+    def __init__(self) -> None:
+        self._space = np.empty(0, np.uint8)
+
+    def hold(self, size: int) -> npt.NDArray[np.uint8]:
+        if len(self._space) < size:
+            space = np.empty(size + _ALIGNED, np.uint8)
+            self._space = space[-space.ctypes.data % _ALIGNED :][:size]
+        return self._space[:size]
+
+
+class _RunReader:
+    """Reads parts of a file past the system's cache, where system and disk allow that.
 
     What is read once an epoch from a file that does not fit has no use for the cache, and pages that are given up to
     make room for it, and taken out of every process's map, slow down whoever computes meanwhile.
     """
 
-    def __init__(self, path: str, most: int) -> None:
-        self._buffer = mmap.mmap(-1, (most // _ALIGNED + 2) * _ALIGNED)  # starts at a page
-        self._view = memoryview(self._buffer)
+    def __init__(self, path: str) -> None:
         self._path = path
         self._direct = hasattr(os, "O_DIRECT")
         try:
@@ -323,31 +356,37 @@ class _PieceReader:
             self._direct = False
             self._file = os.open(path, os.O_RDONLY)
 
-    def __enter__(self) -> _PieceReader:
+    def __enter__(self) -> _RunReader:
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
-    def read(self, start: int, length: int) -> memoryview | None:
-        """So many bytes from there, until the next call; None if the file ends before."""
-        if self._direct:
-            first, stop = start - start % _ALIGNED, -(-(start + length) // _ALIGNED) * _ALIGNED
-            try:
-                got = os.preadv(self._file, [self._view[: stop - first]], first)
-            except OSError:  # this file system says so only now
-                got = 0
-            if got >= start + length - first:
-                return self._view[start - first : start - first + length]
-            os.close(self._file)  # it gave less than there is, or there is no more: the usual way will tell
-            self._direct, self._file = False, os.open(self._path, os.O_RDONLY)
+    def read(self, first: int, least: int, into: memoryview) -> bool:
+        """Fill memory with the file's bytes from `first` on; whether there were as many as `least`.
+
+        `first`, the memory and its length are multiples of _ALIGNED.
+        """
         got = 0
-        while got < length:
-            more = os.preadv(self._file, [self._view[got:length]], start + got)
-            if more == 0:
-                return None
+        while got < least:
+            try:
+                more = os.preadv(self._file, [into[got:]], first + got)
+            except OSError:  # this file system says so only now, or a part read before ended between two multiples
+                if not self._direct:
+                    raise
+                more = 0
             got += more
-        return self._view[:length]
+            if more == 0:
+                if not self._direct:
+                    return False
+                os.close(self._file)  # the usual way will tell whether there is more
+                self._direct, self._file = False, os.open(self._path, os.O_RDONLY)
+        return True
+
+
+def _aligned(size: Any) -> Any:
+    """The next multiple of _ALIGNED, of a number or of each of many."""
+    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def _mapped(path: str) -> npt.NDArray[Any]:
