@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from limited import Used, beyond_start, compare, run
+from limited import Used, compare, in_turns, run
 from record import record
 
 MIB, GIB = 2**20, 2**30
@@ -98,7 +98,7 @@ def main() -> None:
     few, many = (int(part) for part in options.images.split(","))
 
     sizes = (options.start_up, few, many)
-    used = beyond_start(lambda images: stages(images, options), sizes, 1)
+    used = in_turns(lambda images: stages(images, options), sizes, 1)
     decoded = many * 3 * options.size**2
     print(f"{many:,} images decoded = {decoded / GIB:.2f} GiB, in {options.limit / GIB:.2f} GiB")
     for stage, here, there, extra in compare(used, sizes, "ms an image", 1e3):

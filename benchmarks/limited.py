@@ -86,29 +86,19 @@ def _anonymous(process: int) -> int:
     return sum(1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
 
 
-def beyond_start(
+def in_turns(
     stages: Callable[[int], dict[str, Used]], sizes: tuple[int, int, int], times: int
 ) -> tuple[dict[str, Used], ...]:
-    """Each command's medians: at the first size, which is what it costs to start, and beyond that at the other two.
+    """Each command's medians at each size; the first is what it costs to start.
 
-    A machine is faster at one time than at another, so each run has a start of its own just before it, and the sizes
-    take turns.
+    A machine is faster at one time than at another: the other sizes take turns, each after a start.
     """
     first, *others = sizes
-    starts: list[dict[str, Used]] = []
-    beyond: dict[int, list[dict[str, Used]]] = {size: [] for size in others}
-    for _ in range(times):
-        for size in others:
-            starts.append(stages(first))
-            whole = stages(size)
-            beyond[size].append({stage: _less(whole[stage], start) for stage, start in starts[-1].items()})
-    return tuple(
-        {stage: _typical([run[stage] for run in runs]) for stage in starts[0]} for runs in (starts, *beyond.values())
-    )
-
-
-def _less(run: Used, start: Used) -> Used:
-    return replace(run, seconds=run.seconds - start.seconds, busy=run.busy - start.busy)
+    runs: dict[int, list[dict[str, Used]]] = {size: [] for size in sizes}
+    for size in others * times:
+        runs[first].append(stages(first))
+        runs[size].append(stages(size))
+    return tuple({stage: _typical([run[stage] for run in ran]) for stage in ran[0]} for ran in runs.values())
 
 
 def _typical(runs: Sequence[Used]) -> Used:
@@ -125,7 +115,7 @@ def _typical(runs: Sequence[Used]) -> Used:
 def compare(
     used: Sequence[dict[str, Used]], sizes: tuple[int, int, int], what: str, scale: float
 ) -> Iterator[tuple[str, float, float, dict[str, object]]]:
-    """Print what one more costs at the second and at the third size; `used` comes from `beyond_start`.
+    """Print what one more costs at the second and at the third size, beyond the first; `used` comes from `in_turns`.
 
     what, scale: "µs a row" and 1e6, say. Yields (stage, seconds one costs among few, among many, what to record).
     """
@@ -136,8 +126,8 @@ def compare(
     for stage in used[0]:
         first, small, large = (at_size[stage] for at_size in used)
         more, most = few - start_up, many - start_up
-        here, there = small.seconds / more, large.seconds / most
-        busy_here, busy_there = small.busy / more, large.busy / most
+        here, there = (small.seconds - first.seconds) / more, (large.seconds - first.seconds) / most
+        busy_here, busy_there = (small.busy - first.busy) / more, (large.busy - first.busy) / most
         group = "not limited" if large.group is None else f"{large.group / 2**30:.2f}"
         numbers = f"{scale * here:14.3f}{scale * there:14.3f}{there / here:14.2f}{busy_there / busy_here:14.2f}"
         print(f"{stage:12}{numbers}{large.anonymous / 2**30:14.2f}{group:>14}")

@@ -4,11 +4,11 @@
     python benchmarks/rows.py --rows 5000,50000    # smaller, to try it
 
 `spml train` (one epoch), `spml predict` and `spml recover`, each a command of its own in a control group of that
-limit, which counts the page cache too: the file does not fit. Seconds a row are those beyond a run on 1,000 rows just
-before, which is what it costs to start. A command on few rows takes little longer than that, and a machine is faster at
-one time than at another: the sizes take turns, six times, and medians count. `epoch` is what the log of `spml train`
-says of its epoch with validation, where there is next to nothing to take off. The data are synthetic, made in a
-temporary folder and deleted.
+limit, which counts the page cache too: the file does not fit. Seconds a row are those beyond a run on 1,000 rows,
+which is what it costs to start. A command on few rows takes little longer than that, and a machine is faster at one
+time than at another: the sizes take turns, six times, each after a start, and medians count. `epoch` is what the log of
+`spml train` says of its epoch with validation, where there is next to nothing to take off. The data are synthetic, made
+in a temporary folder and deleted.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from limited import Used, beyond_start, compare, run
+from limited import Used, compare, in_turns, run
 from record import record
 from spml.train.log import read_log
 
@@ -96,7 +96,7 @@ def main() -> None:
         for rows, folder in folders.items():  # all before the first run: what is still being written slows what runs
             folder.mkdir()
             make(folder, rows, options.dim, options.classes, options.seed)
-        used = beyond_start(lambda rows: stages(folders[rows], rows, options), sizes, TURNS)
+        used = in_turns(lambda rows: stages(folders[rows], rows, options), sizes, TURNS)
     size = many * options.dim * 2
     print(f"{many:,} rows of {options.dim} float16 = {size / GIB:.2f} GiB, in {options.limit / GIB:.2f} GiB")
     for stage, here, there, extra in compare(used, sizes, "µs a row", 1e6):
