@@ -124,6 +124,17 @@ def test_a_killed_study_goes_on(pack, protocol, tmp_path, spml, trained):
     assert {path: path.read_bytes() for path in done} == done
 
 
+def test_heads_on_several_cores(pack, protocol, tmp_path, spml, trained):
+    command = (protocol, "--data", f"voc12={pack}", "--device", "cpu")
+    found = []
+    for workers in (1, 2):
+        code, text = spml(*command, "--workers", workers, "--out", tmp_path / str(workers))
+        assert code == 0, text
+        found.append([row | {"seconds": "", "command": ""} for row in rows(tmp_path / str(workers) / "runs.csv")])
+    assert sum(trained) == len(found[0]) == 3 * 2 * 2 * 2  # the second time none in this process
+    assert found[0] == found[1]
+
+
 def test_images_with_linear_init_and_draws(spml, pack, tmp_path, monkeypatch):
     path, out = tmp_path / "tiny-images.toml", tmp_path / "out"
     path.write_text(FINETUNE)

@@ -186,22 +186,51 @@ def test_counts_in_the_changelog() -> None:
 # Numbers
 
 
-def test_quoted_results_are_the_files() -> None:
-    with (ROOT / "results" / "voc12-lite2.csv").open(newline="", encoding="utf-8") as file:
-        every = list(csv.DictReader(file))
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    header = ("method", "seeds", "validation mAP", "test mAP", "recovery mAP", "micro-F1", "macro-F1", "threshold")
+RESULTS = ("docs/results.md", "README.md")
+COLUMNS = {
+    "validation mAP": "validation_map",
+    "test mAP": "test_map",
+    "test mAP, mean ± sd": "test_map",
+    "recovery mAP": "recovery_map",
+    "mAP on the training rows' true labels": "recovery_map",
+    "micro-F1": "test_micro_f1",
+    "macro-F1": "test_macro_f1",
+}
+SETTINGS = {"learning rate": "learning_rate", "batch": "batch_size", "threshold": "f1_threshold"}
+VOC = ("method", "seeds", "validation mAP", "test mAP", "recovery mAP", "micro-F1", "macro-F1", "threshold")
+FEATURES = ("method", "learning rate", "batch", "validation mAP", "test mAP, mean ± sd", "recovery mAP", *VOC[5:7])
+QUOTED = [
+    ("docs/results.md", VOC, "voc12-lite2.csv"),
+    ("README.md", ("method", "learns from", "test mAP", "mAP on the training rows' true labels"), "voc12-lite2.csv"),
+    ("docs/results.md", ("method", "validation mAP", "test mAP", "recovery mAP"), "scenes.csv"),
+    ("docs/results.md", FEATURES, "features-voc12.csv"),
+    ("docs/results.md", ("method", "learning rate", "validation mAP", "test mAP"), "features-cub.csv"),
+]
+
+
+@pytest.mark.parametrize(("page", "header", "file"), QUOTED, ids=lambda part: part if isinstance(part, str) else "")
+def test_quoted_results_are_the_files(page: str, header: tuple[str, ...], file: str) -> None:
+    with (ROOT / "results" / file).open(newline="", encoding="utf-8") as opened:
+        every = [row for row in csv.DictReader(opened) if row["chosen"] != "False"]
+    text = (ROOT / page).read_text(encoding="utf-8")
     (table,) = tables(text, *header)
-    assert {quoted(line[0].rstrip("*")) for line in table} == {row["method"] for row in every}
-    for name, seeds, *scores, threshold in table:
-        rows = [row for row in every if row["method"] == quoted(name.rstrip("*"))]
-        columns = ("validation_map", "test_map", "recovery_map", "test_micro_f1", "test_macro_f1")
-        said = [f"{100 * mean(float(row[column]) for row in rows):.2f}" for column in columns]
-        if len(rows) > 1:
-            said[1] += f" ± {100 * stdev(float(row['test_map']) for row in rows):.2f}"
-        assert said == scores, name
-        assert len(rows) == int(seeds), name
-        for row in rows:
-            assert float(row["f1_threshold"]) == float(threshold), name
-            assert row["commit"] in text, name
-            assert row["hardware"] in text, name
+    names = [re.findall(r"`([^`]+)`", line[0])[0] for line in table]
+    if page == "docs/results.md":
+        assert sorted(names) == sorted({row["method"] for row in every})
+        for row in every:
+            machine = "wo CPU cores" if row["hardware"].endswith(", 2 cores") else row["hardware"]
+            assert row["commit"] in text, row["method"]
+            assert machine in text, row["method"]
+    for name, line in zip(names, table, strict=True):
+        rows = [row for row in every if row["method"] == name]
+        for title, said in zip(header, line, strict=True):
+            if title == "seeds":
+                assert len(rows) == int(said), name
+            if title in SETTINGS:
+                assert {float(row[SETTINGS[title]]) for row in rows} == {float(said)}, (name, title)
+            if title in COLUMNS:
+                values = [100 * float(row[COLUMNS[title]]) for row in rows]
+                places = len(said.split(" ")[0].partition(".")[2])
+                spread = " ± " in said or (title.startswith("test mAP") and len(rows) > 1)
+                expected = f"{mean(values):.{places}f}" + (f" ± {stdev(values):.{places}f}" if spread else "")
+                assert said == expected, (name, title)

@@ -38,7 +38,7 @@ def bench(
     ] = None,
     trials: Annotated[int, typer.Option(help="Of optuna: trials a method and data set.", min=1)] = 20,
     storage: Annotated[str | None, typer.Option(help="Of optuna: a storage to share, as sqlite:///search.db.")] = None,
-    workers: Annotated[int, typer.Option(help="Image runs at one time on the device.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Runs at one time, on one GPU or on that many cores.", min=1)] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="key=value: change a value of the protocol; repeatable.")

@@ -8,10 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,6 @@ from torch import Tensor
 
 from .. import metrics
 from ..data import ImageStore, Pack
-from ..errors import InputError
 from ..labels import Labels
 from ..methods import Method, method
 from ..models import Classifier, build_classifier, classifier_from_description
@@ -37,6 +33,7 @@ from ..train.settings import TrainSettings
 from .draws import Draw
 from .packs import open_pack, source_of
 from .predictions import keep_predictions
+from .workers import in_workers, interrupted
 
 
 @dataclass(frozen=True)
@@ -229,42 +226,16 @@ def run_jobs(jobs: Sequence[Job], out: Path, *, device: str = "auto", workers: i
         for job in jobs:
             yield run_job(job, out, device=device)
         return
-    context = get_context("spawn")
-    stop, threads = context.Event(), 1 if choose_device(device).type == "cpu" else None
-    pool = ProcessPoolExecutor(workers, context, _begin_worker, (stop, threads))
-    futures = {pool.submit(_run_in_worker, job, out, device): job for job in jobs}
-    try:
-        for future in as_completed(futures):
-            try:
-                yield future.result()
-            except InputError as error:
-                raise InputError(f"{futures[future].method}: {error}") from None
-    finally:
-        if not all(future.done() for future in futures):  # broken off: what runs makes its checkpoint
-            stop.set()
-        pool.shutdown(cancel_futures=True)
+    tasks, names = [(job, out, device) for job in jobs], [job.method for job in jobs]
+    for _, row in in_workers(_run_in_worker, tasks, names, device=device, workers=workers):
+        yield row
 
 
-_interrupted = threading.Event()  # of a worker: what it runs shall end
-_stores: dict[tuple[str, int], ImageStore] = {}
-
-
-def _begin_worker(stop: Event, threads: int | None) -> None:
-    """A worker whose run ends when `stop` is set. A signal would not do: one that waits for work holds a lock."""
-    if threads:
-        torch.set_num_threads(threads)
-
-    def watch() -> None:
-        stop.wait()
-        _interrupted.set()
-
-    threading.Thread(target=watch, daemon=True).start()
+_stores: dict[tuple[str, int], ImageStore] = {}  # of a worker: the images, kept between jobs
 
 
 def _run_in_worker(job: Job, out: Path, device: str) -> dict[str, Any]:
-    if _interrupted.is_set():
-        raise KeyboardInterrupt
     key = (job.data, job.image_size)
-    if key not in _stores:  # the images, kept between jobs
+    if key not in _stores:
         _stores[key] = open_pack(job.data).images(job.image_size, cache_path=out)
-    return run_job(job, out, device=device, store=_stores[key], interrupted=_interrupted)
+    return run_job(job, out, device=device, store=_stores[key], interrupted=interrupted)

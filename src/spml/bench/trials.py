@@ -35,6 +35,7 @@ from .jobs import Job, LinearInit, code_version, pack_fingerprint, recovery_scor
 from .linear import LinearData
 from .packs import SCENES, features_digest, open_pack
 from .predictions import class_precision, labels_of_all
+from .workers import in_workers
 
 Say = Callable[[str], None]
 
@@ -242,14 +243,26 @@ class Runner:
             alone = None if on_gpu else (trial.entry, train.seed)  # on a CPU more than these are no faster together
             key = (trial.data, trial.draw, train.epochs, train.early_stopping, trial.k, train.batch_size, alone)
             chunks.setdefault(key, []).append(trial)
-        for chunk in chunks.values():
-            started = time.perf_counter()
-            self._run_chunk(chunk, started)
+        for chunk, seconds in self._run_chunks(list(chunks.values()), 1 if on_gpu else self.workers):
             methods = ", ".join(dict.fromkeys(trial.entry for trial in chunk))
-            seconds = time.perf_counter() - started
             clock.finished(len(chunk), f"{len(chunk)} heads of {methods} in {seconds:.0f} s")
 
-    def _run_chunk(self, trials: Sequence[Trial], started: float) -> None:
+    def _run_chunks(self, chunks: Sequence[list[Trial]], workers: int) -> Iterator[tuple[list[Trial], float]]:
+        """Each chunk once it is done, and the seconds it took."""
+        if workers == 1 or len(chunks) == 1:
+            for chunk in chunks:
+                yield chunk, self.run_chunk(chunk, progress=sys.stderr.isatty())
+            return
+        places = tuple(Source(source.name, source.path) for source in self.sources.values())
+        tasks = [(places, self.out, self.device, chunk) for chunk in chunks]
+        names = [chunk[0].entry for chunk in chunks]
+        done = in_workers(_run_chunk_in_worker, tasks, names, device=self.device, workers=workers, abrupt=True)
+        for number, seconds in done:
+            yield chunks[number], seconds
+
+    def run_chunk(self, trials: Sequence[Trial], progress: bool) -> float:
+        """Train these heads together; returns the seconds that took."""
+        started = time.perf_counter()
         first, pack = trials[0], self.sources[trials[0].data].pack
         data = LinearData.from_store(pack, self.features(first)[0], first.draw)
         rows = first.draw.shown(pack)[0]
@@ -264,15 +277,16 @@ class Runner:
             early_stopping=first.train.early_stopping,
             full_labels=data.truth,
             negatives_labels=data.observed_and_negatives,
-            progress=sys.stderr.isatty(),
+            progress=progress,
         )
-        seconds = (time.perf_counter() - started) / len(trials)
+        each = {"seconds": round((time.perf_counter() - started) / len(trials), 2), "code": code_version()}
         for trial, result in zip(trials, results, strict=True):
-            row = {**head_row(trial, result, data, pack, rows), "seconds": round(seconds, 2), "code": code_version()}
+            row = head_row(trial, result, data, pack, rows) | each
             path = self.path(trial)
             tensors = {"weight": result.weight, "bias": result.bias}
             write_tensors(path.with_suffix(".safetensors"), tensors, {"trial": path.stem})
             write_text(path, json.dumps(row))
+        return time.perf_counter() - started
 
     # Finished runs, for the report
 
@@ -319,6 +333,16 @@ class Runner:
             test=pack.test,
             source={"path": str(source.folder.resolve()), "options": {}},
         )
+
+
+_runners: dict[tuple[Any, ...], Runner] = {}  # of a worker: with the data it has opened, kept between chunks
+
+
+def _run_chunk_in_worker(sources: tuple[Source, ...], out: Path, device: str, trials: Sequence[Trial]) -> float:
+    key = (sources, out, device)
+    if key not in _runners:
+        _runners[key] = Runner(sources, out, device=device)
+    return _runners[key].run_chunk(trials, progress=False)
 
 
 def head_row(

@@ -1,0 +1,85 @@
+"""Processes that run several things at one time, and what becomes of them when something is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spml.bench.workers import in_workers, interrupted
+from spml.errors import InputError
+
+
+def wait_for(found, seconds=60):
+    until = time.monotonic() + seconds
+    while not found() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert found()
+
+
+def square(number):
+    return number * number
+
+
+def refuse(number):
+    raise InputError(f"{number} is odd") if number % 2 else ValueError
+
+
+def end_abruptly():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_until_interrupted(folder):
+    started = Path(folder, str(os.getpid()))
+    started.touch()
+    assert interrupted.wait(60)
+    started.write_text("checkpoint")
+
+
+def test_results_come_with_their_number():
+    found = dict(in_workers(square, [(n,) for n in range(5)], [""] * 5, device="cpu", workers=2))
+    assert found == {n: n * n for n in range(5)}
+
+
+def test_an_error_names_its_task():
+    with pytest.raises(InputError, match=r"^the second: 3 is odd$"):
+        list(in_workers(refuse, [(3,)], ["the second"], device="cpu", workers=1))
+
+
+def test_a_killed_worker_is_said():
+    with pytest.raises(InputError, match=r"one of 2 processes was killed.*fewer --workers"):
+        list(in_workers(end_abruptly, [()], ["an"], device="cpu", workers=2))
+
+
+def alive(process):
+    """Whether it runs: one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes by /proc")
+@pytest.mark.parametrize("abrupt", [False, True])
+def test_workers_of_a_killed_process_end(tmp_path, abrupt):
+    script = f"""
+from test_workers import in_workers, run_until_interrupted
+if __name__ == "__main__":
+    tasks = [({str(tmp_path)!r},)] * 2
+    list(in_workers(run_until_interrupted, tasks, ["", ""], device="cpu", workers=2, abrupt={abrupt}))
+"""
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    caller = subprocess.Popen([sys.executable, str(path)], env=environment)
+    try:
+        wait_for(lambda: len([file for file in tmp_path.iterdir() if file.name.isdigit()]) == 2)
+    finally:
+        caller.kill()
+        caller.wait()
+    workers = [file for file in tmp_path.iterdir() if file.name.isdigit()]
+    wait_for(lambda: not any(alive(file.name) for file in workers))
+    assert {file.read_text() for file in workers} == {"" if abrupt else "checkpoint"}
