@@ -112,6 +112,11 @@ def test_the_table_holds_our_mean_the_papers_number_and_the_difference(tmp_path)
         assert list(csv.DictReader(file)) == [{"a": "1", "b": ""}, {"a": "2", "b": ""}, {"a": "", "b": "x,y"}]
 
 
+def test_classes_are_tested_by_what_is_compared():
+    lines = lines_of(outcomes("recovery_map"), {}, "linear", "recovery_map")
+    assert {row["p"] for row in table_rows(lines)} == {""}  # there is a score of every class for test mAP alone
+
+
 def test_a_varied_value_may_name_the_papers_column():
     made = []
     for name in ("resnet34.tv_in1k", "resnet101.tv_in1k"):

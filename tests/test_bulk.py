@@ -11,7 +11,7 @@ from PIL import Image
 from pyarrow import csv, parquet
 
 from spml.errors import InputError
-from spml.predict import predict_files
+from spml.predict import TableRows, predict_files
 from spml.train.job import TrainJob, train_job
 
 CLASSES = ("blue", "green", "red")
@@ -82,6 +82,31 @@ def test_images_from_files_paths_and_bytes_are_labelled_alike(tables, tmp_path):
         assert plain(lines, "image") == plain(files, "image")
 
 
+def test_images_in_structs_of_bytes_and_path_are_labelled_as_those_of_bytes(tables, tmp_path):
+    """As Hugging Face's datasets store them; every other row has a path alone."""
+    table = parquet.read_table(tables / "bytes.parquet")
+    names, data = table["id"].to_pylist(), table["picture"].to_pylist()
+    cells = [{"bytes": None if row % 2 else data[row], "path": names[row] if row % 2 else None} for row in range(36)]
+    column = pa.array(cells, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    parquet.write_table(pa.table({"id": names, "image": column}), tables / "structs.parquet")
+    _, wanted = labelled(tables / "on-images", tables / "bytes.parquet", tmp_path / "bytes.csv")
+    _, lines = labelled(tables / "on-images", tables / "structs.parquet", tmp_path / "structs.csv")
+    assert lines == wanted
+    parquet.write_table(pa.table({"image": column}), tables / "structs.parquet")
+    _, lines = labelled(tables / "on-images", tables / "structs.parquet", tmp_path / "numbered.csv")
+    assert sorted({line["image"] for line in lines}) == list(range(36))
+
+
+def test_paths_are_relative_to_the_folder_of_the_files_of_a_table(tables, tmp_path):
+    (tmp_path / "parts").mkdir()
+    source = next((tables / "photos").rglob("*.png"))
+    (tmp_path / "parts" / "a.png").write_bytes(source.read_bytes())
+    table = pa.table({"image": ["a.png"]})
+    file = TableRows(tmp_path / "parts" / "0.parquet", table.schema, 16)
+    folder = TableRows(tmp_path / "parts", table.schema, 16)
+    assert np.array_equal(folder.read(table), file.read(table))
+
+
 def test_features_from_a_matrix_and_from_tables_are_labelled_alike(tables, tmp_path, monkeypatch):
     run = tables / "on-features"
     count, matrix = labelled(run, tables / "x.npy", tmp_path / "matrix.parquet", top=2)
@@ -113,6 +138,23 @@ def test_recovery_of_new_rows_is_that_of_the_training_rows(tables, tmp_path):
     assert not any(line["observed"] for line in open_lines)
 
 
+def write_what_is_wrong(folder):
+    x = np.zeros((5001, 5), np.float32)  # more than a block
+    x[5000, 3] = np.nan
+    np.save(folder / "nan.npy", x)
+    (folder / "text.parquet").write_text("f0,f1\n1,2\n")
+    (folder / "folder.parquet").mkdir(exist_ok=True)
+    data = bytearray((folder / "lists.parquet").read_bytes())
+    data[4:400] = bytes(396)  # the pages of the first columns, not the schema at the end
+    (folder / "damaged.parquet").write_bytes(data)
+    several = pa.table({"label": [["a", "b"]], "image": [["a.png"]], "features": [[0.0] * 5]})
+    parquet.write_table(several, folder / "several.parquet")
+    parquet.write_table(pa.table({"image": [{"url": "a.png"}]}), folder / "struct.parquet")
+    nothing = pa.array([{"bytes": None, "path": None}], pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    parquet.write_table(pa.table({"id": ["cat"], "image": nothing}), folder / "empty.parquet")
+    parquet.write_table(pa.table({"image": [7]}), folder / "numbers.parquet")
+
+
 @pytest.mark.parametrize(
     ("run", "source", "options", "sentence"),
     [
@@ -127,6 +169,20 @@ def test_recovery_of_new_rows_is_that_of_the_training_rows(tables, tmp_path):
         ("on-features", "strange.parquet", {"label_column": "label", "recover": True}, "the label 'cat' is none of"),
         ("on-features", "ragged.parquet", {}, "differ in length"),
         ("on-features", "nan.parquet", {}, "row 1 has a feature that is no finite number"),
+        ("on-features", "nan.npy", {}, r"nan\.npy: row 5000, column 3 is nan as float32"),
+        ("on-features", "text.parquet", {}, r"text\.parquet: this cannot be read as parquet"),
+        ("on-features", "damaged.parquet", {}, r"damaged\.parquet: this cannot be read as parquet"),
+        ("on-features", "folder.parquet", {}, r"folder\.parquet: this cannot be read as parquet"),
+        (
+            "on-features",
+            "several.parquet",
+            {"label_column": "label", "recover": True},
+            "column 'label' holds list<element: string>: a row's label must be one text",
+        ),
+        ("on-images", "several.parquet", {}, "column 'image' holds list<.*>: a row's image must be a path"),
+        ("on-images", "struct.parquet", {}, "column 'image' holds struct<.*>: a row's image must be a path"),
+        ("on-images", "empty.parquet", {}, "row cat has no image: column 'image' is empty there"),
+        ("on-images", "numbers.parquet", {}, "7: there is no such file"),
     ],
 )
 def test_what_cannot_be_labelled_is_said_and_leaves_no_file(tables, tmp_path, run, source, options, sentence):
@@ -134,6 +190,7 @@ def test_what_cannot_be_labelled_is_said_and_leaves_no_file(tables, tmp_path, ru
     parquet.write_table(pa.table({"label": ["cat"], "features": [[0.0] * 5]}), tables / "strange.parquet")
     parquet.write_table(pa.table({"features": [[0.0] * 5, [0.0] * 4]}), tables / "ragged.parquet")
     parquet.write_table(pa.table({"features": [[0.0] * 5, [np.nan] * 5]}), tables / "nan.parquet")
+    write_what_is_wrong(tables)
     out = tmp_path / "tags.parquet"
     with pytest.raises(InputError, match=sentence):
         predict_files(tables / run, [tables / source], out, device="cpu", **options)
@@ -148,6 +205,16 @@ def test_without_ray_it_is_said(tables, tmp_path, monkeypatch):
         predict_table(tables / "on-features", tables / "lists.parquet", tmp_path / "tags")
 
 
+def test_what_ray_cannot_read_is_said_before_it_starts(tables, tmp_path):
+    pytest.importorskip("ray", reason="needs the extra ray")
+    from spml.bulk import predict_table
+
+    (tmp_path / "text.parquet").write_text("f0,f1\n1,2\n")
+    for source in (tmp_path / "text.parquet", tmp_path):
+        with pytest.raises(InputError, match="this cannot be read as parquet"):
+            predict_table(tables / "on-features", source, tmp_path / "tags", device="cpu")
+
+
 @pytest.fixture(scope="module")
 def cluster():
     ray = pytest.importorskip("ray", reason="needs the extra ray")
@@ -156,6 +223,17 @@ def cluster():
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     yield
     ray.shutdown()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_on_ray_what_is_wrong_with_a_row_is_said_and_nothing_is_left(tables, tmp_path):
+    from spml.bulk import predict_table
+
+    rows = {"id": ["a", "b"], "features": [[0.0] * 5, [np.nan] * 5]}
+    parquet.write_table(pa.table(rows), tmp_path / "nan.parquet")
+    with pytest.raises(InputError, match=r"^[^\n]*nan\.parquet: row b has a feature that is no finite number$"):
+        predict_table(tables / "on-features", tmp_path / "nan.parquet", tmp_path / "tags", device="cpu")
+    assert [path.name for path in tmp_path.iterdir()] == ["nan.parquet"]
 
 
 @pytest.mark.usefixtures("cluster")

@@ -87,6 +87,17 @@ def test_first_value_that_is_not_finite_is_named(tmp_path, monkeypatch, kind, va
         FeatureStore(source).check_finite()
 
 
+def test_a_batch_that_must_be_finite_names_the_row_of_the_matrix(tmp_path):
+    values = matrix()
+    values[3, 2] = np.nan
+    np.save(tmp_path / "x.npy", values)
+    store = FeatureStore(tmp_path / "x.npy")
+    assert np.array_equal(store.finite_batch(np.array([4, 1])).numpy(), values[[4, 1]])
+    assert store.finite_batch(np.array([], np.int64)).shape == (0, 4)
+    with pytest.raises(InputError, match=r"x\.npy: row 3, column 2 is nan "):
+        store.finite_batch(np.array([4, 3]))
+
+
 @pytest.mark.parametrize("wrap", [np.asarray, scipy.sparse.csr_matrix, torch.from_numpy])
 def test_float64_that_float32_cannot_hold(wrap):
     values = matrix(np.float64)
@@ -125,6 +136,9 @@ def test_bad_files(tmp_path):
     np.savez(tmp_path / "many.npz", a=np.zeros((2, 2)))
     with pytest.raises(InputError, match="several arrays"):
         FeatureStore(tmp_path / "many.npz")
+    np.save(tmp_path / "number.npy", np.float32(3))
+    with pytest.raises(InputError, match=r"number\.npy: features are a matrix of rows and columns, not \(\)"):
+        FeatureStore(tmp_path / "number.npy")
     np.save(tmp_path / "cut.npy", np.zeros((100, 100)))
     with (tmp_path / "cut.npy").open("r+b") as file:
         file.truncate(1000)

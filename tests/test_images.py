@@ -471,13 +471,15 @@ def test_disk_full_in_the_middle(folder, tmp_path, monkeypatch):
     assert list(cache.iterdir()) == []
 
 
-def prepare_slowly(folder: list[Path], cache: Path, log: Path) -> None:
-    """In a process of its own: decode, a line in the log for every image, then "done"."""
+def prepare_slowly(folder: list[Path], cache: Path, log: Path, last: int | None) -> None:
+    """In a process of its own: decode, a line in the log for every image, then "done"; at the `last` wait for good."""
     real = module._decode
 
     def slow(*arguments: object) -> np.ndarray:
         with log.open("a") as file:
             file.write("decoding\n")
+        while log.read_text().count("decoding") == last:
+            time.sleep(1)
         time.sleep(0.05)
         return real(*arguments)
 
@@ -493,19 +495,21 @@ def test_killed_in_the_middle_then_two_at_once(folder, tmp_path):
     cache = tmp_path / "cache"
     fork = multiprocessing.get_context("fork")
 
-    def start(name: str) -> tuple[multiprocessing.process.BaseProcess, Path]:
+    def start(name: str, last: int | None = None) -> tuple[multiprocessing.process.BaseProcess, Path]:
         log = tmp_path / name
         log.touch()
-        process = fork.Process(target=prepare_slowly, args=(folder, cache, log))
+        process = fork.Process(target=prepare_slowly, args=(folder, cache, log, last))
         process.start()
         return process, log
 
-    killed, log = start("killed")
-    while log.read_text().count("decoding") < 3:
-        assert killed.is_alive()
-        time.sleep(0.005)
-    killed.kill()
-    killed.join()
+    killed, log = start("killed", last=3)
+    try:
+        while log.read_text().count("decoding") < 3:
+            assert killed.is_alive()
+            time.sleep(0.005)
+    finally:
+        killed.kill()
+        killed.join()
     assert "done" not in log.read_text()
     assert [path.suffix for path in cache.iterdir()] == [".part"]
     both = [start("first"), start("second")]

@@ -69,6 +69,17 @@ def test_other_settings_are_another_job(pack_folder):
     assert len(keys) == 4
 
 
+def test_a_fingerprint_tells_packs_apart(pack_folder):
+    pack = load_pack(pack_folder)
+    others = (
+        replace(pack, train=np.arange(17), val=np.arange(17, 22)),  # the same numbers, parted elsewhere
+        replace(pack, ids=np.array([f"{name}é" for name in pack.ids])),
+        replace(pack, truth=-pack.truth),
+    )
+    assert len({pack_fingerprint(made) for made in (pack, *others)}) == 4
+    assert pack_fingerprint(load_pack(pack_folder)) == pack_fingerprint(pack)
+
+
 def test_references_see_what_they_are_defined_on(pack_folder):
     pack = load_pack(pack_folder)
     assert labels_for(method("an"), pack).is_single_positive
@@ -100,9 +111,10 @@ def test_broken_off_workers_leave_checkpoints(pack_folder, tmp_path):
     rows = run_jobs([short, endless], tmp_path, device="cpu", workers=2)
     assert next(rows)["method"] == "an"
     log = folder / "log.jsonl"
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not log.exists() and time.monotonic() < until:  # the first checkpoint is older: it is the start
         time.sleep(0.1)
+    assert log.exists(), "no epoch was logged within 120 seconds"
     before = log.stat().st_size
     rows.close()
     ended = log.stat().st_size

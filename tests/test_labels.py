@@ -399,11 +399,11 @@ def test_error(make, message) -> None:
 def test_a_million_single_positives_of_many_classes_are_small_and_quick() -> None:
     num_rows, num_classes = 1_000_000, 100_000
     indices = np.random.default_rng(0).integers(-1, num_classes, num_rows)
-    began = time.perf_counter()
+    began = time.process_time()
     labels = Labels.from_indices(indices, [f"class {c}" for c in range(num_classes)])
     rows = np.arange(0, num_rows, num_rows // 16)[:16]
     batch = labels.batch(rows)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     assert labels.nbytes <= 8 * num_rows
     assert batch.shape == (16, num_classes)
     assert batch.sum(dim=1).tolist() == (indices[rows] >= 0).astype(int).tolist()
@@ -591,9 +591,9 @@ def test_a_draw_records_how_it_was_made() -> None:
 
 def test_drawing_from_120_000_rows_takes_seconds() -> None:
     truth = full_table(120_000, 81, mean=1.9)
-    began = time.perf_counter()
+    began = time.process_time()
     labels = simulate(truth)
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
     assert labels.nbytes == 4 * 120_000
     np.testing.assert_array_equal(labels.single() >= 0, truth.entries().per_row(1) > 0)
 

@@ -4,11 +4,14 @@ import errno
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -427,6 +430,9 @@ def test_images_beyond_the_limit_are_held_two_batches_at_a_time(
     run = Run(tmp_path / "run", network, method("an"), *parts, settings, device="cpu", progress=False)
     run.fit()
     run.predict(parts[0])
+    until = time.monotonic() + 30
+    while held and time.monotonic() < until:  # a thread lets go of its last work shortly after the result is there
+        time.sleep(0.01)
     assert held == 0
     assert batch < most <= 3 * batch + workers  # the one in use, the one handed over, the next; and what threads hold
 
@@ -632,6 +638,11 @@ def hosts() -> Iterator[list[list[str]]]:
         pytest.skip(f"needs the right to make network namespaces ({error})")
     finally:
         for name in names:
+            # Agents start workers in sessions of their own, so what a killed agent left is found by its host.
+            left = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
+            for process in left.stdout.split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
@@ -653,10 +664,11 @@ def test_two_hosts_compute_what_one_process_computes(tmp_path: Path, hosts: list
         command = [*before, sys.executable, "-m", "torch.distributed.run", *rendezvous, str(script), str(folder)]
         started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
     try:
-        said = [one.communicate(timeout=120)[0].decode() for one in started]
+        said = [one.communicate(timeout=300)[0].decode() for one in started]
     finally:
         for one in started:
             one.kill()
+            one.wait()
     assert [one.returncode for one in started] == [0, 0], "\n".join(said)
     assert not (tmp_path / "disk-1" / "last.safetensors").exists()
     checks.tiny_run(lambda: method("epr"), tmp_path / "one").fit()

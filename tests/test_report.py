@@ -15,8 +15,10 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from spml.data import FeatureStore, ImageStore, ViewSettings
+from spml.data.open import open_data
 from spml.data.scenes import scenes
 from spml.errors import InputError
 from spml.labels import Labels
@@ -487,6 +489,20 @@ def test_features_have_cards_without_pictures_and_lost_images_are_said(tmp_path)
     assert "photo 7.jpg" in parsed.text or "photo" in parsed.text
 
 
+def test_rows_of_other_data_are_not_shown_as_the_run_s(tmp_path):
+    draw = np.random.default_rng(0)
+    for name in ("red", "green"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(3):
+            pixels = draw.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    names = open_data(str(tmp_path / "photos"), size=8).names.tolist()
+    run = dataclasses.replace(a_run(), names=names, source={"path": str(tmp_path / "photos"), "options": {"size": 8}})
+    assert len(run.store) == 6
+    (tmp_path / "photos" / "green" / "1.png").unlink()
+    assert dataclasses.replace(run).store is None
+
+
 def test_histograms_of_the_log_are_drawn(tmp_path):
     lines = tuple({"kind": "histogram", "step": e, "epoch": e, "counts": [10, 5, e, 0]} for e in (1, 2, 3))
     _, without, _ = report(tmp_path, a_run())
@@ -748,7 +764,7 @@ def chromium(page: Path, profile: Path, *options: str, width: int = 1100) -> tup
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     flags += "--disable-component-update --disable-sync --hide-scrollbars --enable-logging=stderr"
     command = [CHROMIUM, *flags.split(), f"--user-data-dir={profile}", f"--window-size={width},900", *options]
-    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=300, check=True)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 

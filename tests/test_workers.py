@@ -12,9 +12,11 @@ import pytest
 from spml.bench.workers import in_workers, interrupted
 from spml.errors import InputError
 
+LIMIT = 120  # seconds
 
-def wait_for(found, seconds=60):
-    until = time.monotonic() + seconds
+
+def wait_for(found):
+    until = time.monotonic() + LIMIT
     while not found() and time.monotonic() < until:
         time.sleep(0.05)
     assert found()
@@ -28,14 +30,18 @@ def refuse(number):
     raise InputError(f"{number} is odd") if number % 2 else ValueError
 
 
-def end_abruptly():
+def end_abruptly_beside(folder, dies):
+    if not dies:
+        run_until_interrupted(folder)
+        return
+    wait_for(lambda: any(Path(folder).iterdir()))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run_until_interrupted(folder):
     started = Path(folder, str(os.getpid()))
     started.touch()
-    assert interrupted.wait(60)
+    assert interrupted.wait(2 * LIMIT)  # the other may start late
     started.write_text("checkpoint")
 
 
@@ -49,9 +55,19 @@ def test_an_error_names_its_task():
         list(in_workers(refuse, [(3,)], ["the second"], device="cpu", workers=1))
 
 
-def test_a_killed_worker_is_said():
+@pytest.mark.parametrize("dying", [0, 1])
+def test_a_killed_worker_is_said_and_the_other_ends(tmp_path, dying):
+    tasks = [(str(tmp_path), number == dying) for number in range(2)]
     with pytest.raises(InputError, match=r"one of 2 processes was killed.*fewer --workers"):
-        list(in_workers(end_abruptly, [()], ["an"], device="cpu", workers=2))
+        list(in_workers(end_abruptly_beside, tasks, ["an", "em"], device="cpu", workers=5))
+    (other,) = tmp_path.iterdir()
+    assert other.read_text() == "checkpoint"
+
+
+def test_other_errors_tell_where_they_came_from():
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        list(in_workers(refuse, [(2,)], [""], device="cpu", workers=2))
+    assert "in refuse" in error.value.__notes__[0]
 
 
 def alive(process):

@@ -5,6 +5,8 @@ holds the network; rows pass through in blocks, and nobody ever holds the table.
 `spml.predict` does with it, so the lines are the same.
 """
 
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import torch
 from pyarrow import dataset
 
 from .errors import InputError
-from .predict import FEATURE_ROWS, IMAGE_ROWS, Block, Labeller, TableRows, check_label_column
+from .predict import FEATURE_ROWS, IMAGE_ROWS, Block, Labeller, TableRows, check_label_column, readable
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -49,7 +51,9 @@ def predict_table(
     run, table, out = run.resolve(), table.resolve(), out.resolve()
     options: dict[str, Any] = {"threshold": threshold, "top": top, "recover": recover, "device": device}
     label = Labeller(run, **options)  # here as well, so that what is wrong with the run is said at once
-    reader = TableRows(table, dataset.dataset(table, format="parquet").schema, label.image_size, label_column)
+    with readable(table):
+        schema = dataset.dataset(table, format="parquet").schema
+    reader = TableRows(table, schema, label.image_size, label_column)
     if not reader.has_names:
         raise InputError(f"{table}: its rows have neither an id nor an image path: add a column 'id'")
     rows = FEATURE_ROWS if label.image_size is None else IMAGE_ROWS
@@ -73,7 +77,16 @@ def predict_table(
             memory=2 * size,  # what differs in its needs stays a stage of its own
         )
     )
-    lines.write_parquet(str(out))
+    beside = out.with_name(f".{out.name}.part")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        lines.write_parquet(str(beside))
+    except ray.exceptions.RayTaskError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        if said := re.search(rf"^{InputError.__module__}.InputError: (.*)$", str(error), re.MULTILINE):
+            raise InputError(said[1]) from error  # of the error itself only its text comes back from a worker
+        raise
+    beside.rename(out)
     return int(dataset.dataset(out, format="parquet").count_rows())
 
 

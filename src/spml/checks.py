@@ -314,23 +314,25 @@ def check_method(make: Make | str) -> None:
     check_splits(make)
 
 
-def check_two_processes(names: list[str], port: int = 29511) -> None:
+def check_two_processes(names: list[str]) -> None:
     """6. Two processes compute what one computes, for every named method; the processes are started once."""
     with tempfile.TemporaryDirectory() as temporary:
-        torch.multiprocessing.spawn(_one_of_two, (names, temporary, port), nprocs=2)  # type: ignore[attr-defined]
+        torch.multiprocessing.spawn(_one_of_two, (names, temporary), nprocs=2)  # type: ignore[attr-defined]
         for name in names:
             alone, together = Path(temporary, "alone", name), Path(temporary, "together", name)
             tiny_run(lambda name=name: method(name), alone).fit()  # type: ignore[misc]
             _same_weights(name, alone, together)
 
 
-def _one_of_two(rank: int, names: list[str], temporary: str, port: int) -> None:
+def _one_of_two(rank: int, names: list[str], temporary: str) -> None:
     import os
 
     from .train.processes import end_process
 
     torch.set_num_threads(1)
-    os.environ.update(WORLD_SIZE="2", RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(WORLD_SIZE="2", RANK=str(rank))
+    # They meet at a file: a port may be taken.
+    torch.distributed.init_process_group("gloo", f"file://{temporary}/meeting", rank=rank, world_size=2)
     for name in names:
         tiny_run(lambda name=name: method(name), Path(temporary, "together", name)).fit()  # type: ignore[misc]
     end_process()

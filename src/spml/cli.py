@@ -257,6 +257,9 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     return settings
 
 
+INTERRUPTED = 130  # what typer makes of Ctrl-C
+
+
 def main() -> None:
     """Run the command; bad input is one sentence and exit code 2."""
     code = _run()
@@ -272,12 +275,11 @@ def _run() -> int:
     try:
         app()
     except SystemExit as end:
+        if end.code == INTERRUPTED and os.environ.get("RANK", "0") == "0":
+            print("Interrupted. The same command goes on where it was.", file=sys.stderr)
         return _fail(end.code) if isinstance(end.code, str) else end.code or 0
     except InputError as error:
         return _fail(str(error))
-    except KeyboardInterrupt:
-        print("Interrupted. The same command goes on where it was.", file=sys.stderr)
-        return 130
     except OSError as error:
         return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
     return 0

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import nn
 
 from .data import columns
-from .data.features import FeatureStore
+from .data.features import FeatureStore, first_not_finite
 from .data.images import SUFFIXES, ImageStore, decode
 from .errors import InputError
 from .models import Classifier
@@ -194,7 +194,7 @@ def _of_matrix(path: Path, label: Labeller) -> Rows:
 
     def block(number: int) -> Block:
         rows = np.arange(number * FEATURE_ROWS, min((number + 1) * FEATURE_ROWS, len(store)))
-        return Block([str(row) for row in rows.tolist()], store.batch(rows))
+        return Block([str(row) for row in rows.tolist()], store.finite_batch(rows))
 
     return len(store), map(block, store.reading(np.arange(len(store)), FEATURE_ROWS))
 
@@ -202,27 +202,41 @@ def _of_matrix(path: Path, label: Labeller) -> Rows:
 def _of_table(path: Path, label: Labeller, label_column: str | None) -> Rows:
     if not path.exists():
         raise InputError(f"{path}: there is no such file")
-    file = parquet.ParquetFile(path)
+    with readable(path):
+        file = parquet.ParquetFile(path)
     reader = TableRows(path, file.schema_arrow, label.image_size, label_column)
 
     def parts() -> Iterator[Block]:
         start = 0
-        for batch in file.iter_batches(IMAGE_ROWS if label.image_size else FEATURE_ROWS, columns=reader.columns):
-            yield reader.block(pa.Table.from_batches([batch]), start)
-            start += batch.num_rows
+        with readable(path):  # damage inside of the file shows only here
+            for batch in file.iter_batches(IMAGE_ROWS if label.image_size else FEATURE_ROWS, columns=reader.columns):
+                yield reader.block(pa.Table.from_batches([batch]), start)
+                start += batch.num_rows
 
     return file.metadata.num_rows, parts()
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Says of a parquet file, or folder of them, that it cannot be read, where pyarrow finds so inside."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"{path}: this cannot be read as parquet ({reason})") from error
 
 
 class TableRows:
     """Which columns of a parquet table are taken, and the rows of a part of it.
 
-    Images are a column of paths, relative to the table's folder, or of the files' bytes. Features are a column of
-    lists, or all columns of numbers. A row's name is its id, or its image's path, or else its number.
+    Images are a column of paths, relative to the table's folder (`path`, or that of the file `path`), or of the files'
+    bytes, or of Hugging Face's structs of `bytes` and, where those are null, `path`. Features are a column of lists,
+    or all columns of numbers. A row's name is its id, or its cell in a column of paths, or else its number.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, image_size: int | None, label_column: str | None = None) -> None:
         self.path, self.image_size, self.label = path, image_size, label_column
+        self.folder = path if path.is_dir() else path.parent
         table, names = schema.empty_table(), schema.names
         if label_column is not None:
             columns.chosen(path, table, "label_column", label_column)
@@ -231,12 +245,15 @@ class TableRows:
             labels = [label_column, *(columns.usual(kind, names) for kind in ("label", "split"))]
             self.inputs = columns.feature_columns(path, table, [name for name in (self.id, *labels) if name])
         else:
-            bytes_ = [field.name for field in schema if _is_bytes(field.type)]
-            image = columns.usual("image", names) or (bytes_[0] if bytes_ else None)
+            files = [field.name for field in schema if _is_file(field.type)]
+            image = columns.usual("image", names) or (files[0] if files else None)
             if image is None:
                 raise InputError(f"{path}: none of the columns {', '.join(names)} holds images (paths or bytes)")
             self.inputs = [image]
-        self.is_path = image_size is not None and not _is_bytes(schema.field(self.inputs[0]).type)
+        self.is_path = image_size is not None and not _is_file(schema.field(self.inputs[0]).type)
+        for column in (self.id, self.label, self.inputs[0] if self.is_path else None):
+            if column is not None:
+                self._texts(table, column)  # what type cannot be one shows without any row
 
     @property
     def columns(self) -> list[str]:
@@ -253,25 +270,35 @@ class TableRows:
         """The rows' names; `start` is the number of the first."""
         if not self.has_names:
             return [str(row) for row in range(start, start + part.num_rows)]
-        column = self.id or self.inputs[0]
-        names: list[str] = compute.cast(part[column], pa.string()).to_pylist()
-        return names
+        return self._texts(part, self.id or self.inputs[0])
 
     def known(self, part: pa.Table) -> list[str | None] | None:
         """The label that is known of each row."""
-        return None if self.label is None else compute.cast(part[self.label], pa.string()).to_pylist()
+        return None if self.label is None else self._texts(part, self.label)
+
+    def _texts(self, part: pa.Table, column: str) -> list[Any]:
+        """The cells of a column of ids, labels or paths."""
+        try:
+            texts: list[Any] = compute.cast(part[column], pa.string()).to_pylist()
+        except pa.ArrowException as error:
+            role = "id" if column == self.id else "label" if column == self.label else "image"
+            right = "a path, the bytes of a file, or a struct of `bytes` and `path`" if role == "image" else "one text"
+            kind = part.schema.field(column).type
+            raise InputError(f"{self.path}: column {column!r} holds {kind}: a row's {role} must be {right}") from error
+        return texts
 
     def read(self, part: pa.Table, start: int = 0) -> npt.NDArray[Any]:
         """What the network takes: uint8 images (B, 3, S, S), or float32 features (B, D)."""
         if self.image_size is None:
             return self._features(part, start)
-        names, cells, size = self.names(part, start), part[self.inputs[0]].to_pylist(), self.image_size
+        names, size, column = self.names(part, start), self.image_size, self.inputs[0]
+        cells = self._texts(part, column) if self.is_path else [_content(cell) for cell in part[column].to_pylist()]
         for name, cell in zip(names, cells, strict=True):
             if cell is None:
-                raise InputError(f"{self.path}: row {name} has no image: column {self.inputs[0]!r} is empty there")
+                raise InputError(f"{self.path}: row {name} has no image: column {column!r} is empty there")
 
         def image(name: str, cell: str | bytes) -> npt.NDArray[np.uint8]:
-            source = cell if isinstance(cell, bytes) else self.path.parent / cell
+            source = cell if isinstance(cell, bytes) else self.folder / cell
             return decode(source, size, name=f"{self.path}: row {name}" if isinstance(cell, bytes) else None)
 
         with ThreadPoolExecutor() as pool:
@@ -288,9 +315,8 @@ class TableRows:
             matrix = np.array(flat, np.float32).reshape(len(lists), -1)
         else:
             matrix = np.stack([part[name].to_numpy() for name in self.inputs], axis=1).astype(np.float32)
-        wrong = ~np.isfinite(matrix).all(axis=1)
-        if wrong.any():
-            name = self.names(part, start)[int(wrong.argmax())]
+        if wrong := first_not_finite(torch.from_numpy(matrix)):
+            name = self.names(part, start)[wrong[0]]
             raise InputError(f"{self.path}: row {name} has a feature that is no finite number")
         return matrix
 
@@ -301,6 +327,19 @@ class TableRows:
 
 def _is_bytes(kind: Any) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_file(kind: Any) -> bool:
+    """Whether cells are the bytes of files, or Hugging Face's structs of those and a path."""
+    fields = list(kind) if pa.types.is_struct(kind) else []
+    return _is_bytes(kind) or any(field.name == "bytes" and _is_bytes(field.type) for field in fields)
+
+
+def _content(cell: Any) -> Any:
+    """A file's bytes, or its path, from such a cell."""
+    if not isinstance(cell, dict):
+        return cell
+    return cell.get("path") if cell["bytes"] is None else cell["bytes"]
 
 
 def _even(lists: pa.Array) -> bool:

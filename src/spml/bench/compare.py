@@ -109,7 +109,7 @@ def lines_of(
         first = members[0]
         cell, trial = first.cell, first.trial
         named = setting or (cell.value.partition(".")[0] if isinstance(cell.value, str) else str(cell.value))
-        tables = [member.row["test_ap"] for member in members if member.row.get("test_ap")]
+        tables = [member.row["test_ap"] for member in members if measure == "test_map" and member.row.get("test_ap")]
         lines.append(
             Line(
                 data=trial.data,

@@ -82,8 +82,8 @@ def code_version() -> str:
 def pack_fingerprint(pack: Pack) -> str:
     """The labels, the split and the names of the rows."""
     digest = hashlib.sha256()
-    for array in (pack.truth, pack.observed, pack.train, pack.val, pack.test, pack.ids.astype("S")):
-        digest.update(np.ascontiguousarray(array).tobytes())
+    for array in (pack.truth, pack.observed, pack.train, pack.val, pack.test, np.char.encode(pack.ids, "utf-8")):
+        digest.update(repr((array.shape, array.dtype)).encode() + np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -144,8 +144,8 @@ def run_job(
     classifier = build_classifier(job.backbone, len(pack.classes), head, image_size=size, **job.head_settings)
     started = time.perf_counter()
     training, validation = Examples(images, rows, labels), Examples(images, pack.val, pack.full_labels(pack.val))
-    start = None
-    if job.linear_init and not (folder / "last.safetensors").exists():  # a run broken off has passed that stage
+    start, resumed = None, (folder / "last.safetensors").exists()
+    if job.linear_init and not resumed:  # a run broken off has passed that stage
         start = first_head(job, job.linear_init, classifier, training, validation, str(chosen))
     run = Run(
         folder,
@@ -189,7 +189,7 @@ def run_job(
         ),
         **recovery_scores(probabilities(rows), pack, rows),
         "labels": int(np.count_nonzero(labels.dense())),
-        "seconds": round(seconds, 2),
+        "seconds": None if resumed else round(seconds, 2),
         "rows_per_second": round(float(np.median([line["rows_per_second"] for line in epochs])), 1),
         "memory_gib": round((torch.cuda.max_memory_allocated() - resident) / 2**30, 3)
         if chosen.type == "cuda"

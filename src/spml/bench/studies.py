@@ -81,13 +81,16 @@ class Study:
         for data in dict.fromkeys(row["data"] for row in rows):
             for key in dict.fromkeys(row["varied"] for row in rows):
                 for measure in self.y:
+                    x = self.x or "value"
                     part = [
                         row
                         for row in rows
                         if (row["data"], row["varied"]) == (data, key) and row.get(measure) not in (None, "")
                     ]
-                    x = self.x or "value"
-                    if not key or not part or not all(isinstance(row[x], (int, float)) for row in part):
+                    if not key or not all(isinstance(row[x], (int, float)) for row in part):
+                        continue
+                    part = [row for row in part if row[x] > 0 or not self.log_x]  # such an axis has no 0
+                    if not part:
                         continue
                     charts.append(
                         Chart(
@@ -103,6 +106,8 @@ class Study:
                     )
         return charts
 
+
+COLUMNS = ("labels", "epochs", "learning_rate", "batch_size", "seconds")  # that a chart may have along its x
 
 MEASURES = {
     "test_map": "test mAP",
@@ -145,6 +150,8 @@ def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Stu
     for measure in measures:
         if measure not in MEASURES:
             raise InputError(f"{stem}: show.y must be of {', '.join(MEASURES)}, not {measure!r}")
+    if show.get("x", "labels") not in COLUMNS:
+        raise InputError(f"{stem}: show.x must be of {', '.join(COLUMNS)}, not {show['x']!r}")
     return Study(
         name=stem,
         title=raw["title"],

@@ -196,7 +196,7 @@ class Runner:
         if jobs:
             for row in run_jobs(jobs, self.out, device=self.device, workers=self.workers):
                 told = f"{row['method']} seed {row['seed']}: validation {100 * row['validation_map']:.2f}"
-                clock.finished(1, f"{told}, {row['seconds']:.0f} s")
+                clock.finished(1, told if row["seconds"] is None else f"{told}, {row['seconds']:.0f} s")
 
     # Linear heads
 
@@ -241,7 +241,8 @@ class Runner:
         for trial in trials:  # heads of one chunk are trained as one matrix; a chunk is what a kill can lose
             train = trial.train
             alone = None if on_gpu else (trial.entry, train.seed)  # on a CPU more than these are no faster together
-            key = (trial.data, trial.draw, train.epochs, train.early_stopping, trial.k, train.batch_size, alone)
+            seen = (trial.data, trial.backbone, trial.image_size, trial.draw)
+            key = (seen, train.epochs, train.early_stopping, trial.k, train.batch_size, alone)
             chunks.setdefault(key, []).append(trial)
         for chunk, seconds in self._run_chunks(list(chunks.values()), 1 if on_gpu else self.workers):
             methods = ", ".join(dict.fromkeys(trial.entry for trial in chunk))

@@ -53,13 +53,13 @@ class FeatureStore:
         else:
             self._array = np.asarray(values) if not isinstance(values, np.ndarray) else values
             real = self._array.dtype.kind in "fiub"
-        self._pages = _Pages(self._array) if self._name != "the features" else None
         source = self._tensor if self._tensor is not None else self._array
         if not real:
             raise InputError(f"{self._name}: features are real numbers, not {source.dtype}.")
         if len(source.shape) != 2 or 0 in source.shape:
             raise InputError(f"{self._name}: features are a matrix of rows and columns, not {tuple(source.shape)}.")
         self._shape: tuple[int, int] = (int(source.shape[0]), int(source.shape[1]))
+        self._pages = _Pages(self._array) if self._name != "the features" else None
         large = self._pages is not None and self._array.flags.c_contiguous and self.nbytes > _LARGE
         self._windows = _Windows(self._array) if large and not self._array.offset % self._array.itemsize else None
 
@@ -103,16 +103,8 @@ class FeatureStore:
         every, size = np.arange(len(self)), self._block
         for number in self.reading(every, size):
             rows = every[number * size : (number + 1) * size]
-            if self._surely_finite(rows):
-                continue
-            block = self._dense(rows)
-            low, high = torch.aminmax(block)  # NaN if one of them is; ten times as quick as looking at each
-            if not bool(torch.isfinite(low) & torch.isfinite(high)):
-                row, column = (int(place) for place in (~torch.isfinite(block)).nonzero()[0])
-                value = float(block[row, column])
-                raise InputError(
-                    f"{self._name}: row {rows[row]}, column {column} is {value} as float32: features must be finite."
-                )
+            if not self._surely_finite(rows):
+                self.finite_batch(rows)
 
     def _surely_finite(self, rows: npt.NDArray[np.int64]) -> bool:
         """Whether there is a quick way to see that these rows, which follow each other, are finite, and they are."""
@@ -139,6 +131,17 @@ class FeatureStore:
             return self._tensor.index_select(0, rows).float()
         out = self._dense(row_indices(rows, len(self)))
         return out.pin_memory() if pin and out.device.type == "cpu" and torch.cuda.is_available() else out
+
+    def finite_batch(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
+        """`batch`, refused where `check_finite` would: for rows that are read once, without a pass over them before."""
+        block = self.batch(rows)
+        if wrong := first_not_finite(block):
+            row, column = wrong
+            raise InputError(
+                f"{self._name}: row {rows[row]}, column {column} is {float(block[wrong])} as float32: features must be "
+                "finite."
+            )
+        return block
 
     def ahead(self, rows: Any) -> None:
         """Start reading these rows from a mapped file, and return at once: the batch after this one, say."""
@@ -220,6 +223,17 @@ class FeatureStore:
             return torch.from_numpy(part).float()
         with np.errstate(over="ignore"):  # check_finite names what float32 cannot hold
             return torch.from_numpy(np.ascontiguousarray(part, dtype=np.float32))
+
+
+def first_not_finite(block: torch.Tensor) -> tuple[int, int] | None:
+    """Row and column of the first NaN or infinity of a matrix."""
+    if not block.numel():
+        return None
+    low, high = torch.aminmax(block)  # NaN if one of them is; ten times as quick as looking at each
+    if bool(torch.isfinite(low) & torch.isfinite(high)):
+        return None
+    row, column = (~torch.isfinite(block)).nonzero()[0].tolist()
+    return row, column
 
 
 class _Pages:

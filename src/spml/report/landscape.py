@@ -58,7 +58,9 @@ def loss_landscape(
     if examples < 1:
         raise InputError(f"examples is {examples}: it must be at least 1.")
     if run.store is None:
-        raise InputError(f"the data of {run.name} is no longer there: its loss cannot be computed.")
+        raise InputError(
+            f"the data of {run.name} is no longer there, or has other rows now: its loss cannot be computed."
+        )
     generator = torch.Generator().manual_seed(seed)
     positions = torch.randperm(len(run.train), generator=generator)[:examples].sort().values
     inputs = run.store.batch(run.train[positions.numpy()])

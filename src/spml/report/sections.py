@@ -129,7 +129,8 @@ def _pictures(beliefs: Beliefs, prefix: str, each: int, size: int) -> Section:
     run = beliefs.run
     notices = list(beliefs.notes)
     if run.store is None:
-        notices.append(f"The data ({data_name(run)}) is no longer where it was: names are in place of pictures.")
+        lost = f"The data ({data_name(run)}) is no longer where it was, or has other rows now"
+        notices.append(f"{lost}: names are in place of pictures.")
     intro = "Bars show how sure the model is of the likeliest labels of each " + noun(run) + "."
     body = join(
         *(tag("p", text, class_="notice") for text in notices),

@@ -34,30 +34,38 @@ def finish(run: Run, dataset: Dataset, source: dict[str, Any]) -> None:
 
     `source` is {"path": …, "options": {…}}: how the data was opened, so that its images can be found again.
     """
-    folder = run.folder
-    network = best_network(folder).to(run.device)
+    folder, processes = run.folder, run.processes
+    network = best_network(folder) if processes.first else _new_network(run.record()["model"])
+    network.to(run.device)
+    processes.synchronise(list(network.state_dict().values()))  # the first one's files may be on another machine
     rows = np.concatenate([dataset.train, dataset.validation, dataset.test])
-    scores = predict(network, dataset.store, rows, device=run.device, precision=run.settings.precision).cpu()
-    probabilities = torch.full((len(dataset), len(dataset.classes)), torch.nan)
-    probabilities[torch.from_numpy(rows)] = scores
-    parts = {name: torch.from_numpy(getattr(dataset, name)) for name in ("train", "validation", "test")}
-    dataset.labels.save(folder / "labels.npz")
-    if dataset.truth is not None:
-        dataset.truth.open().save(folder / "truth.npz")
-    write_text(folder / "names.json", json.dumps(dataset.names.tolist()))
-    write_tensors(
-        folder / PREDICTIONS, {"probabilities": probabilities, **parts}, {"source": source, "data": dataset.name}
-    )
+    precision = run.settings.precision
+    scores = predict(network, dataset.store, rows, device=run.device, precision=precision, processes=processes).cpu()
+    if processes.first:
+        probabilities = torch.full((len(dataset), len(dataset.classes)), torch.nan)
+        probabilities[torch.from_numpy(rows)] = scores
+        parts = {name: torch.from_numpy(getattr(dataset, name)) for name in ("train", "validation", "test")}
+        dataset.labels.save(folder / "labels.npz")
+        if dataset.truth is not None:
+            dataset.truth.open().save(folder / "truth.npz")
+        write_text(folder / "names.json", json.dumps(dataset.names.tolist()))
+        record = {"source": source, "data": dataset.name}
+        write_tensors(folder / PREDICTIONS, {"probabilities": probabilities, **parts}, record)
+    processes.wait()
 
 
 def best_network(folder: Path) -> Classifier | FeatureClassifier:
     """The network of a run's best epoch."""
     tensors, record = read_tensors(folder / "best.safetensors")
-    made_for_features = "features" in record["model"]
-    make = feature_classifier_from_description if made_for_features else classifier_from_description
-    network: Classifier | FeatureClassifier = make(record["model"])
+    network = _new_network(record["model"])
     network.load_state_dict(tensors)
     return network.eval()
+
+
+def _new_network(model: dict[str, Any]) -> Classifier | FeatureClassifier:
+    make = feature_classifier_from_description if "features" in model else classifier_from_description
+    network: Classifier | FeatureClassifier = make(model)
+    return network
 
 
 @dataclass(frozen=True)
@@ -123,11 +131,12 @@ class FinishedRun:
 
     @cached_property
     def store(self) -> ImageStore | FeatureStore | None:
-        """The rows' images or features, or None where the data is no longer there."""
+        """The rows' images or features, or None where the data is no longer there, or no longer the same rows."""
         try:
-            return open_data(self.source["path"], **self.source["options"]).store
+            data = open_data(self.source["path"], **self.source["options"])
         except InputError:
             return None
+        return data.store if data.names.tolist() == self.names else None
 
 
 def open_run(folder: str | Path) -> FinishedRun:

@@ -93,7 +93,7 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
     with truth_closed():
         best = run.fit()
     bad = [image.name for image in dataset.store.bad] if isinstance(dataset.store, ImageStore) else []
-    if bad and not run.log.has("bad images"):
+    if bad and run.processes.first and not run.log.has("bad images"):
         run.log.write("bad images", run.step, count=len(bad), names=bad)
     finish(run, dataset, {"path": _absolute(job.data), "options": options})
     return best

@@ -166,6 +166,7 @@ class Run:
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self.own_loss = torch.zeros((), device=self.device)  # this process's, until the next transfer
         self._interrupted = interrupted or threading.Event()  # set: end after the current step, with a checkpoint
+        self._stopping = torch.zeros((), device=self.device)  # above 0: it was set in one of the processes
         # A mean over rows is the mean of the processes' own: nothing has to be gathered for it.
         self._by_rows = self.processes.count > 1 and method.is_objective and method.needs.splits is not None
         self._graph = self._make_graph() if self._fixed() else None
@@ -317,12 +318,14 @@ class Run:
             return
         # Only the classifier's gradients differ between processes: the method's are those of the whole batch.
         gradients = [p.grad for p in self.classifier.parameters() if p.grad is not None]
+        if self.processes.count > 1:
+            self._stopping.fill_(self._interrupted.is_set())
+        self.processes.average(
+            [*gradients, self._stopping, *([self.own_loss] if self._by_rows else [])], self._make_ready
+        )
         if self._by_rows:
-            self.processes.average([*gradients, self.own_loss], self._make_ready)
             self.loss_sum += self.own_loss
             self.own_loss.zero_()
-        else:
-            self.processes.average(gradients, self._make_ready)
         if self.settings.clip is not None:
             nn.utils.clip_grad_norm_(self.classifier.parameters(), self.settings.clip)
         self.optimiser.step()
@@ -398,6 +401,7 @@ class Run:
                 self._run_epoch(epoch, steps, advance)
         if self.processes.first and not self.log.has("end"):
             self.log.write("end", self.step, **self.best)
+        self.processes.wait()  # the files are the first one's to write
         return self.best
 
     def _run_epoch(self, epoch: int, steps: int, advance: Callable[[str], None]) -> None:
@@ -414,14 +418,23 @@ class Run:
             advance(f"epoch {epoch}/{self.settings.epochs}")
             if number + 1 == self.batches:
                 break  # the end of an epoch makes its own checkpoint
-            if self._interrupted.is_set() or time.perf_counter() - saved > self.settings.checkpoint_seconds:
+            stop = self._shall_stop()
+            if stop or time.perf_counter() - saved > self.settings.checkpoint_seconds:
                 self._save()
                 saved = time.perf_counter()
-            if self._interrupted.is_set():
+            if stop:
                 raise KeyboardInterrupt
         self._end_epoch(epoch, steps, started, self.batches - first)
-        if self._interrupted.is_set():
+        if self._shall_stop():
             raise KeyboardInterrupt
+
+    def _shall_stop(self) -> bool:
+        """Whether to end here: several processes at the same step, since a step needs them all."""
+        if self.processes.count == 1:
+            return self._interrupted.is_set()
+        if self.device.type == "cuda" and self.step % 8 and self.step % self.batches:
+            return False  # to ask a GPU is to wait for it
+        return bool(self._stopping > 0)
 
     def _end_epoch(self, epoch: int, steps: int, started: float, batches: int) -> None:
         trained = time.perf_counter() - started

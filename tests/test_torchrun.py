@@ -1,0 +1,77 @@
+"""`spml train` in two processes: files are written once, by one of them, and an interrupt stops both at one step."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spml.train.finished import open_run
+
+ROWS, DIM, CLASSES = 600, 12, 4
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    single = draw.integers(0, CLASSES, ROWS)
+    directions = draw.normal(size=(CLASSES, DIM))
+    np.save(tmp_path / "x.npy", (directions[single] + draw.normal(size=(ROWS, DIM))).astype(np.float32))
+    np.save(tmp_path / "y.npy", single)
+    return tmp_path
+
+
+def command(data: Path, out: str, processes: int, epochs: int) -> list[str]:
+    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", "spml"]
+    options = ["--labels", str(data / "y.npy"), "--method", "an", "--epochs", str(epochs), "--batch-size", "16"]
+    return [sys.executable, *start, "train", str(data / "x.npy"), "--out", str(data / out), "--device", "cpu", *options]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+
+
+def test_two_processes_finish_as_one_does(data: Path) -> None:
+    for processes in (1, 2):
+        done = subprocess.run(
+            command(data, str(processes), processes, 2), env=environment(), capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+    one, two = (open_run(data / str(processes)) for processes in (1, 2))
+    assert two.names == one.names
+    np.testing.assert_allclose(two.probabilities, one.probabilities, atol=1e-4)
+    assert not list((data / "2").glob(".*"))  # nothing half written
+    assert len(two.log) == len(one.log)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes by /proc")
+def test_an_interrupt_of_two_processes_leaves_a_checkpoint(data: Path) -> None:
+    out, whole = data / "run", command(data, "run", 2, 100_000)
+    with (data / "said").open("w") as said:
+        started = subprocess.Popen(whole, env=environment(), stdout=said, stderr=said, start_new_session=True)
+        try:
+            until = time.monotonic() + 120
+            while not (out / "log.jsonl").exists() and started.poll() is None and time.monotonic() < until:
+                time.sleep(0.05)
+            assert (out / "log.jsonl").exists(), (data / "said").read_text()
+            for worker in children(started.pid):  # one after the other, as it comes
+                os.kill(worker, signal.SIGINT)
+                time.sleep(0.02)
+            started.wait(120)
+        finally:
+            if started.poll() is None:
+                os.killpg(started.pid, signal.SIGKILL)
+                started.wait()
+    text = (data / "said").read_text()
+    assert text.count("Interrupted. The same command goes on where it was.") == 1, text
+    assert not re.search(r"gloo|Connection|ProcessGroup", text), text
+    assert (out / "last.safetensors").exists()
+
+
+def children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
