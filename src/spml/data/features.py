@@ -134,7 +134,7 @@ class FeatureStore:
 
     def finite_batch(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
         """`batch`, refused where `check_finite` would: for rows that are read once, without a pass over them before."""
-        block = self.batch(rows)
+        block = self._dense(rows)
         if wrong := first_not_finite(block):
             row, column = wrong
             raise InputError(
