@@ -169,6 +169,7 @@ def write_what_is_wrong(folder):
         ("on-features", "strange.parquet", {"label_column": "label", "recover": True}, "the label 'cat' is none of"),
         ("on-features", "ragged.parquet", {}, "differ in length"),
         ("on-features", "nan.parquet", {}, "row 1 has a feature that is no finite number"),
+        ("on-features", "large.npy", {}, r"row 2: the network of .* answers with no number"),
         ("on-features", "nan.npy", {}, r"nan\.npy: row 5000, column 3 is nan as float32"),
         ("on-features", "text.parquet", {}, r"text\.parquet: this cannot be read as parquet"),
         ("on-features", "damaged.parquet", {}, r"damaged\.parquet: this cannot be read as parquet"),
@@ -187,6 +188,7 @@ def write_what_is_wrong(folder):
 )
 def test_what_cannot_be_labelled_is_said_and_leaves_no_file(tables, tmp_path, run, source, options, sentence):
     np.save(tables / "narrow.npy", np.zeros((3, 4), np.float32))
+    np.save(tables / "large.npy", np.array([[0.0] * 5, [1.0] * 5, [3e38, -3e38, 3e38, -3e38, 3e38]], np.float32))
     parquet.write_table(pa.table({"label": ["cat"], "features": [[0.0] * 5]}), tables / "strange.parquet")
     parquet.write_table(pa.table({"features": [[0.0] * 5, [0.0] * 4]}), tables / "ragged.parquet")
     parquet.write_table(pa.table({"features": [[0.0] * 5, [np.nan] * 5]}), tables / "nan.parquet")

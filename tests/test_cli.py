@@ -13,6 +13,7 @@ from PIL import Image
 
 from spml.cli import _settings, main
 from spml.errors import InputError
+from spml.train.checkpoint import claimed
 
 COLOURS = {"red": 0, "green": 1, "blue": 2}
 
@@ -191,6 +192,94 @@ def test_an_unreadable_image_is_named_or_skipped(spml, photos, tmp_path):
     assert code == 0, text
     assert "1 images cannot be read" in text
     assert '"kind": "bad images"' in (tmp_path / "b" / "log.jsonl").read_text()
+
+
+@pytest.fixture
+def matrix(tmp_path):
+    draw = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", draw.standard_normal((60, 5)).astype(np.float32))
+    np.save(tmp_path / "y.npy", draw.integers(0, 3, 60))
+    return ("train", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--epochs", 1, "--device", "cpu", "--out")
+
+
+def test_other_data_with_the_same_labels_is_refused(spml, matrix, tmp_path):
+    assert spml(*matrix, tmp_path / "run")[0] == 0
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((60, 5)).astype(np.float32))
+    code, text = spml(*matrix, tmp_path / "run")
+    assert code == 2
+    assert "begun with other settings: data.source was" in text
+
+
+def test_other_photos_with_the_same_labels_are_refused(spml, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "photos")
+    command = ("train", tmp_path / "photos", "--out", tmp_path / "run", *OPTIONS[:-1], "0.001", "--device", "cpu")
+    assert spml(*command)[0] == 0
+    (tmp_path / "photos" / "red" / "3.png").rename(tmp_path / "photos" / "red" / "3b.png")
+    assert "data.source was" in spml(*command)[1]
+
+
+def test_two_commands_do_not_share_a_folder(spml, matrix, tmp_path):
+    with claimed(tmp_path / "run"):
+        code, text = spml(*matrix, tmp_path / "run")
+    assert code == 2
+    assert f"another command is working in {tmp_path / 'run'}" in text
+    assert spml(*matrix, tmp_path / "run")[0] == 0
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+@pytest.mark.parametrize(("given", "used"), [((), 1e-3), (("--learning-rate", "1e-5"), 1e-5)])
+def test_the_learning_rate_given_is_the_one_used(spml, matrix, tmp_path, given, used):
+    assert spml(*matrix, tmp_path / "run", *given)[0] == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["train"]["learning_rate"] == used
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--seed", -1), "seed must be a whole number from 0"),
+        (("--seed", 10**30), "seed must be a whole number from 0"),
+        (("--learning-rate", -5), "learning_rate must be above 0"),
+        (("--device", "foo"), "device must be auto, cpu or cuda, not 'foo'"),
+        (("--method", "role", "--k", -1), "must be above 0, not -1.0"),
+        (("--method", "role", "--k", "nan"), "must be above 0, not nan"),
+    ],
+)
+def test_options_out_of_range_are_one_sentence(spml, matrix, tmp_path, options, sentence):
+    code, text = spml(*matrix, tmp_path / "run", *options)
+    assert code == 2
+    assert sentence in text
+    assert "Traceback" not in text
+
+
+def test_a_run_does_not_lie_among_its_data(spml, photos):
+    code, text = spml("train", photos, "--out", photos, *OPTIONS)
+    assert code == 2
+    assert "is the data itself" in text
+
+
+def test_brackets_in_a_path_are_shown(spml, matrix, tmp_path):
+    assert spml(*matrix, tmp_path / "q[/b]")[0] == 0
+    moved = tmp_path / "x [red].npy"
+    (tmp_path / "x.npy").rename(moved)
+    code, text = spml(*matrix[:1], moved, *matrix[2:], tmp_path / "q[/b]2")
+    assert code == 0
+    code, text = spml("info", tmp_path / "q[/b]2")
+    assert code == 0
+    assert "[red].npy" in text.replace("\n", "")
+
+
+def test_predict_leaves_hidden_files_out_and_names_what_it_cannot_write(spml, trained, photos, tmp_path):
+    shutil.copytree(photos / "red", tmp_path / "red")
+    (tmp_path / "red" / "._1.png").write_bytes(b"not an image")
+    code, text = spml("predict", trained, tmp_path / "red", "--out", tmp_path / "tags.csv", "--device", "cpu")
+    assert code == 0, text
+    code, text = spml("predict", trained, tmp_path / "red", "--out", tmp_path / "no" / "tags.csv", "--device", "cpu")
+    assert code == 2
+    assert f"there is no folder {tmp_path / 'no'}" in text
+    (tmp_path / "red" / os.fsdecode(b"\xfe.png")).write_bytes(b"")
+    code, text = spml("predict", trained, tmp_path / "red", "--out", tmp_path / "tags.csv", "--device", "cpu")
+    assert code == 2
+    assert "the name is not valid UTF-8" in text
 
 
 def test_settings_are_read_as_what_they_are():

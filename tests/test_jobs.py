@@ -1,6 +1,7 @@
 """Jobs of the benchmark on a tiny pack the test writes itself."""
 
 import io
+import shutil
 import time
 import zipfile
 from dataclasses import replace
@@ -75,9 +76,21 @@ def test_a_fingerprint_tells_packs_apart(pack_folder):
         replace(pack, train=np.arange(17), val=np.arange(17, 22)),  # the same numbers, parted elsewhere
         replace(pack, ids=np.array([f"{name}é" for name in pack.ids])),
         replace(pack, truth=-pack.truth),
+        replace(pack, largest_share=np.zeros((30, 3), np.float32)),
     )
-    assert len({pack_fingerprint(made) for made in (pack, *others)}) == 4
+    assert len({pack_fingerprint(made) for made in (pack, *others)}) == 5
     assert pack_fingerprint(load_pack(pack_folder)) == pack_fingerprint(pack)
+
+
+def test_other_images_are_another_pack(pack_folder, tmp_path):
+    shutil.copytree(pack_folder, tmp_path / "pack")
+    before = pack_fingerprint(load_pack(tmp_path / "pack"))
+    with zipfile.ZipFile(tmp_path / "pack" / "images.zip") as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "pack" / "images.zip", "w") as archive:
+        for name, content in (files | {"03.png": files["04.png"]}).items():
+            archive.writestr(name, content)
+    assert pack_fingerprint(load_pack(tmp_path / "pack")) != before
 
 
 def test_references_see_what_they_are_defined_on(pack_folder):

@@ -69,10 +69,14 @@ def train(
     head: Annotated[
         str | None, typer.Option(help="linear, label-wise, attention or cam; by default the method's own.")
     ] = None,
-    size: Annotated[int | None, typer.Option(help="Side of the images in pixels; by default the model's.")] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Side of the images in pixels; by default the model's.", min=1)
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1)] = 10,
     batch_size: Annotated[int, typer.Option(min=1)] = 16,
-    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-4,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Highest learning rate; by default 1e-4, on features 1e-3.")
+    ] = None,
     k: Annotated[
         float | None, typer.Option(help="Expected number of labels of a row, where a method needs it.")
     ] = None,
@@ -93,8 +97,8 @@ def train(
         "kind": kind,
         "image_column": image_column,
         "label_column": label_column,
-        "image_root": None if image_root is None else str(image_root),
-        "labels": None if labels is None else str(labels),
+        "image_root": None if image_root is None else str(image_root.resolve()),
+        "labels": None if labels is None else str(labels.resolve()),
         "on_bad_image": on_bad_image,
     }
     job = TrainJob(
@@ -222,6 +226,7 @@ def methods() -> None:
 def info(run: RunFolder) -> None:
     """Say what a run is: data, method, settings, best epoch, files."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from .train.finished import open_run
@@ -229,7 +234,7 @@ def info(run: RunFolder) -> None:
     finished = open_run(run)
     table = Table(show_header=False)
     for name, value in finished.describe().items():
-        table.add_row(name, str(value))
+        table.add_row(name, escape(str(value)))
     Console().print(table)
 
 

@@ -21,11 +21,13 @@ from torch import nn
 
 from .data import columns
 from .data.features import FeatureStore, first_not_finite
+from .data.folder import hidden
 from .data.images import SUFFIXES, ImageStore, decode
 from .errors import InputError
 from .models import Classifier
 from .recover import Calibration
 from .recover import recover as recover_labels
+from .recover.exports import written_beside
 from .train.allocator import keep_freed_memory
 from .train.finished import best_network, open_run
 from .train.loop import choose_device
@@ -132,6 +134,12 @@ class Labeller:
 
     def __call__(self, block: Block) -> pa.Table:
         probability = self.probabilities(block.inputs)
+        if np.isnan(probability.max(initial=0)):
+            wrong = int(np.isnan(probability).any(axis=1).argmax())
+            raise InputError(
+                f"row {block.names[wrong]}: the network of {self.run} answers with no number: are its inputs as large as "
+                "those it was trained on?"
+            )
         if self.calibration is None:
             order = np.argsort(-probability, axis=1, kind="stable")
             sorted_ = np.take_along_axis(probability, order, axis=1)
@@ -352,20 +360,25 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            files += sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+            files += sorted(
+                file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not hidden(file.name)
+            )
         elif path.exists():
             files.append(path)
         else:
             raise InputError(f"{path}: there is no such file or folder")
     if not files:
         raise InputError(f"there is no image in {', '.join(map(str, paths))}")
+    for file in files:
+        readable_name = str(file).encode(errors="replace").decode()
+        if readable_name != str(file):
+            raise InputError(f"{readable_name}: the name is not valid UTF-8; rename it")
     return files
 
 
 @contextmanager
 def _writer(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
     """A function that appends lines to a file which takes the place of `out` at the end, or is gone if that fails."""
-    beside = out.with_name(f".{out.name}.new")
     waiting: list[pa.Table] = []
 
     def flush() -> None:
@@ -380,13 +393,9 @@ def _writer(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]
         if sum(len(table) for table in waiting) >= _LINES:
             flush()
 
-    try:
-        with _sink(beside, out.suffix, schema) as append:
-            yield write
-            flush()
-        beside.replace(out)
-    finally:
-        beside.unlink(missing_ok=True)
+    with written_beside(out) as beside, _sink(beside, out.suffix, schema) as append:
+        yield write
+        flush()
 
 
 @contextmanager

@@ -65,7 +65,10 @@ def bench(
         _print_runs(plan, runner)
         return
     assert out is not None
-    _run(plan, runner, out, trials, storage)
+    from ..train.checkpoint import claimed
+
+    with claimed(out):
+        _run(plan, runner, out, trials, storage)
 
 
 def _built_in(name: str) -> list[str]:
@@ -120,7 +123,7 @@ def _plan(
         raise InputError(f"{name} trains networks on images; on features run cole2021-linear or features")
     data = [source.name for source in sources]
     protocol.check_data(data)
-    asked = None if methods is None else methods.split(",")
+    asked = None if methods is None else list(dict.fromkeys(methods.split(",")))
     entries = protocol.entries(asked or (list(study.run) if study else None))
     chosen = search or protocol.search
     one_of("--search", "it", chosen, SEARCHES)
@@ -153,9 +156,12 @@ def _runnable(cells: Sequence[Cell], sources: Sequence[Source], asked: Sequence[
 
 def _seeds(text: str | None) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
+        seeds = tuple(dict.fromkeys(int(part) for part in text.split(","))) if text else ()
     except ValueError:
         raise InputError(f"--seeds {text} is not a list of whole numbers, as 0,1,2") from None
+    if any(not 0 <= seed < 2**63 for seed in seeds):
+        raise InputError(f"--seeds {text}: a seed is a whole number from 0 to 2^63 - 1")
+    return seeds
 
 
 def _run(plan: Plan, runner: Runner, out: Path, trials: int, storage: str | None) -> None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from ..data.pack import Pack
 from ..errors import InputError
 from ..labels import Labels, drop_labels, simulate
+from ..train.settings import check_types
 
 Int64 = npt.NDArray[np.int64]
 
@@ -35,6 +36,7 @@ class Draw:
     seed: int = 1200
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.by not in ("uniform", "class", "size"):
             raise InputError(f"draw.by must be uniform, class or size, not {self.by!r}")
         if not 0 < self.rows <= 1:

@@ -7,7 +7,9 @@ import hashlib
 import json
 import threading
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,10 +82,15 @@ def code_version() -> str:
 
 
 def pack_fingerprint(pack: Pack) -> str:
-    """The labels, the split and the names of the rows."""
+    """The labels, the split, the names of the rows, and the images where a pack has them in zip files."""
     digest = hashlib.sha256()
     for array in (pack.truth, pack.observed, pack.train, pack.val, pack.test, np.char.encode(pack.ids, "utf-8")):
         digest.update(repr((array.shape, array.dtype)).encode() + np.ascontiguousarray(array).tobytes())
+    if pack.largest_share is not None:
+        digest.update(pack.largest_share.tobytes())
+    for archive in sorted(pack.directory.glob("*.zip")):
+        with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(archive) as file:  # said when images are opened
+            digest.update(repr([(one.filename, one.file_size, one.CRC) for one in file.infolist()]).encode())
     return digest.hexdigest()[:16]
 
 

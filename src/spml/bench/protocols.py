@@ -33,7 +33,7 @@ from typing import Any
 
 from ..data.views import ViewSettings
 from ..errors import InputError
-from ..methods import METHODS, method
+from ..methods import METHODS, Method, method
 from ..train.settings import TrainSettings
 from .draws import Draw
 from .jobs import LinearInit
@@ -147,6 +147,8 @@ class Protocol:
             head_settings=given.get("head_settings", {}),
             linear_init=_linear_init(given.get("linear_init")),
         )
+        if self.features and METHODS[name].objective is Method.objective:
+            raise InputError(f"{self.name}: {entry} defines no objective, only a loss of images: it needs images")
         if self.features and METHODS[name].needs.head != "linear":
             raise InputError(
                 f"{self.name}: {entry} is made for the head {METHODS[name].needs.head!r}, which features cannot have"

@@ -63,7 +63,8 @@ class Trial:
     def changed(self, values: Mapping[str, Any]) -> Trial:
         """The trial with some values replaced: k, backbone, image_size, head, train.…, settings.…, draw.…"""
         made = self
-        for key, value in values.items():
+        for key, given in values.items():
+            value: Any = None if given == "none" else given  # TOML has no None
             table, _, name = key.partition(".")
             if table in ("train", "draw") and name in {f.name for f in fields(getattr(made, table))}:
                 made = replace(made, **{table: replace(getattr(made, table), **{name: value})})

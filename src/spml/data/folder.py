@@ -77,16 +77,16 @@ def _images(root: Path) -> tuple[list[str], list[str]]:
     images: list[str] = []
     others: list[str] = []
     for folder, folders, files in os.walk(root, onerror=refuse):
-        folders[:] = sorted(name for name in folders if not _hidden(name))
+        folders[:] = sorted(name for name in folders if not hidden(name))
         inside = Path(folder).relative_to(root).as_posix()
         before = "" if inside == "." else f"{inside}/"
         for name in sorted(files):
-            is_image = os.path.splitext(name)[1].lower() in SUFFIXES and not _hidden(name)
+            is_image = os.path.splitext(name)[1].lower() in SUFFIXES and not hidden(name)
             (images if is_image else others).append(before + name)
     return images, others
 
 
-def _hidden(name: str) -> bool:
+def hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
@@ -122,7 +122,7 @@ def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], li
         entry.name
         for top in ([root / name for name in tops] if has_splits else [root])
         for entry in top.iterdir()
-        if entry.is_dir() and not _hidden(entry.name) and entry.name not in classes
+        if entry.is_dir() and not hidden(entry.name) and entry.name not in classes
     )
     if empty:
         notes.append(f"the folders {', '.join(map(repr, empty))} hold no image and are no classes.")

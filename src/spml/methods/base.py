@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
@@ -154,11 +155,13 @@ class Method(nn.Module):
             )
         own = getattr(self.settings, "k", None)
         self.k = problem.k if own is None else own
+        if self.k is not None and not 0 < self.k < math.inf:
+            raise InputError(f"k, the expected number of positive labels of a row, must be above 0, not {self.k}")
         self.classes = problem.classes
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         """The loss of a batch from one view: (…, B, L) logits give (…) values, any leading dimensions are heads."""
-        raise AssertionError(f"{type(self).__name__} defines neither objective nor loss")
+        raise AssertionError(f"{type(self).__name__} defines no objective: what it is on one view, or on features")
 
     def loss(self, batch: Batch, model: Model, clock: Clock) -> Tensor:
         """The loss of a batch of images; by default the objective of its first view."""

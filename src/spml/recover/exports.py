@@ -57,7 +57,7 @@ def export(recovered: Recovered, path: str | os.PathLike[str], *, format: str | 
         )
     if name not in FORMATS:
         raise InputError(f"there is no format {name!r}: there are {', '.join(FORMATS)}.")
-    with _written_beside(target) as beside:
+    with written_beside(target) as beside:
         if name in ("csv", "parquet"):
             with beside.open("wb") as binary:
                 _write_table(recovered, binary, name)
@@ -77,7 +77,7 @@ def label_studio_config(classes: Iterable[str]) -> str:
 
 
 @contextmanager
-def _written_beside(path: Path) -> Iterator[Path]:
+def written_beside(path: Path) -> Iterator[Path]:
     """A path to write to that takes the place of `path` at the end, or is gone if that fails."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,37 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str
     save_file(plain, beside, metadata={RECORD: json.dumps(record, sort_keys=True)})
     with open(beside, "rb+") as file:
         os.fsync(file.fileno())
+    os.chmod(beside, 0o666 & ~_mask())  # safetensors writes for its owner alone
     os.replace(beside, path)
+
+
+def _mask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """The folder for this process alone; one that is killed leaves nothing to clean up."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another command is working in {folder}: wait for it, or name another folder") from None
+        except OSError:  # a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.unlink(folder / ".lock")
 
 
 def read_record(path: Path) -> dict[str, Any]:

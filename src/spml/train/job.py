@@ -1,5 +1,6 @@
 """The practitioner's training: from a path to a finished run, with nothing fully labelled."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,8 @@ class TrainJob:
     size: int | None = None
     epochs: int = 10
     batch_size: int = 16
-    learning_rate: float = 1e-4
+    learning_rate: float | None = None
+    """None: 1e-4, on features 1e-3."""
     k: float | None = None
     seed: int = 0
     device: str = "auto"
@@ -50,6 +52,8 @@ class TrainJob:
 def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, progress: bool = True) -> dict[str, Any]:
     """Open the data, train, write what the later commands need; returns the best epoch."""
     device = choose_device(job.device)
+    if Path(job.data).exists() and out.resolve() == Path(job.data).resolve():
+        raise InputError(f"--out {out} is the data itself: name another folder, or the run would lie among them")
     made = method(job.method, **job.settings)
     options = _with_size(job)
     dataset = open_data(job.data, **options)
@@ -61,20 +65,20 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
         f"{dataset.name}: {len(dataset.train)} rows to learn from, {len(dataset.validation)} held out, "
         f"{len(dataset.classes)} classes"
     )
-    network = _network(job, made, dataset)
     images = isinstance(dataset.store, ImageStore)
     if images and device.type == "cuda":
         dataset.store.to_device(device)
     settings = TrainSettings(
         epochs=job.epochs,
         batch_size=job.batch_size,
-        learning_rate=job.learning_rate if images else max(job.learning_rate, 1e-3),
+        learning_rate=(1e-4 if images else 1e-3) if job.learning_rate is None else job.learning_rate,
         schedule="cosine",
         averaging=_averaging(len(dataset.train), job),
         precision="bf16" if device.type == "cuda" else "32",
         seed=job.seed,
         views=ViewSettings(crop_scale=(0.7, 1.0)),
     )
+    network = _network(job, made, dataset)
     held_out = None
     if len(dataset.validation):
         held_out = Examples(dataset.store, dataset.validation, dataset.labels.subset(dataset.validation))
@@ -89,6 +93,7 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
         device=job.device,
         trackers=(tracker(job.track, out),) if job.track else (),
         progress=progress,
+        source=_fingerprint(dataset),
     )
     with truth_closed():
         best = run.fit()
@@ -101,9 +106,18 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
 
 def _with_size(job: TrainJob) -> dict[str, Any]:
     """The options of the data, with the model's image size where it concerns images."""
-    if job.data == "scenes" or job.options.get("kind") == "features" or job.data.endswith(".npy"):
+    if job.data == "scenes" or job.options.get("kind") == "features" or job.data.lower().endswith(".npy"):
         return dict(job.options)
     return {"size": job.size or DEFAULT_SIZE.get(job.model, 224), **job.options}
+
+
+def _fingerprint(dataset: Dataset) -> str:
+    """Tells rows from others with the same labels: by their names, features by some of their numbers too."""
+    digest = hashlib.sha256("\n".join(dataset.names.tolist()).encode())
+    if not isinstance(dataset.store, ImageStore):
+        some = np.linspace(0, len(dataset) - 1, min(len(dataset), 16)).astype(np.int64)
+        digest.update(dataset.store.batch(some).cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _absolute(data: str) -> str:

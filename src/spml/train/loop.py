@@ -33,6 +33,7 @@ from ..models import Classifier, Head
 from ..models.convolution import Aside, speed_up
 from .allocator import keep_freed_memory
 from .checkpoint import (
+    claimed,
     load_optimiser,
     optimiser_tensors,
     read_tensors,
@@ -72,7 +73,10 @@ def choose_device(name: str = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"device {name} was asked for, but there is no GPU here; use device cpu")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device must be auto, cpu or cuda, not {name!r}") from None
 
 
 def check_labels(method: Method, labels: Labels) -> None:
@@ -101,7 +105,7 @@ class Run:
 
     The folder holds run.json (all settings), log.jsonl, last.safetensors (the checkpoint), best.safetensors (the
     network of the best epoch, raw or averaged weights, whichever validated better) and best-memory.safetensors
-    (what the method remembered then).
+    (what the method remembered then). `source` tells the rows from others with the same labels.
     """
 
     def __init__(
@@ -119,8 +123,9 @@ class Run:
         trackers: tuple[Tracker, ...] = (),
         progress: bool = True,
         interrupted: threading.Event | None = None,
+        source: str = "",
     ) -> None:
-        self.folder = Path(folder)
+        self.folder, self.source = Path(folder), source
         self.settings = settings or TrainSettings()
         self.method, self.training, self.validation, self.k = method, training, validation, k
         check_labels(method, training.labels)
@@ -189,6 +194,7 @@ class Run:
                 "rows": len(self.training.rows),
                 "labels": self.training.labels.fingerprint(),
                 "validation": None if self.validation is None else self.validation.labels.fingerprint(),
+                **({"source": self.source} if self.source else {}),
             },
             "k": self.k,
             "classes": list(self.training.labels.classes),
@@ -393,14 +399,15 @@ class Run:
 
     def fit(self) -> dict[str, Any]:
         """Train to the end; returns the best epoch's {score, epoch, weights}."""
-        self._open()
-        steps = self.batches * self.settings.epochs
-        with self._progress(steps) as advance, self._interruptible():
-            while self.step < steps and not self._stopped():
-                epoch = self.step // self.batches + 1
-                self._run_epoch(epoch, steps, advance)
-        if self.processes.first and not self.log.has("end"):
-            self.log.write("end", self.step, **self.best)
+        with claimed(self.folder) if self.processes.first else nullcontext():
+            self._open()
+            steps = self.batches * self.settings.epochs
+            with self._progress(steps) as advance, self._interruptible():
+                while self.step < steps and not self._stopped():
+                    epoch = self.step // self.batches + 1
+                    self._run_epoch(epoch, steps, advance)
+            if self.processes.first and not self.log.has("end"):
+                self.log.write("end", self.step, **self.best)
         self.processes.wait()  # the files are the first one's to write
         return self.best
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+import numbers
 from dataclasses import dataclass, field
+from typing import Any, get_args
 
 from ..data.views import ViewSettings
 from ..errors import InputError
@@ -33,6 +35,7 @@ class TrainSettings:
     views: ViewSettings = field(default_factory=ViewSettings)
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name, allowed in (
             ("optimiser", ("adam", "adamw")),
             ("schedule", ("constant", "cosine", "one-cycle")),
@@ -47,6 +50,16 @@ class TrainSettings:
             raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
         if self.averaging is not None and not 0 < self.averaging < 1:
             raise InputError(f"averaging must lie between 0 and 1, not {self.averaging}")
+        if not 0 <= self.warm_up < 1:
+            raise InputError(f"warm_up must be at least 0 and below 1, not {self.warm_up}")
+        if self.clip is not None and not self.clip > 0:
+            raise InputError(f"clip must be above 0, not {self.clip}")
+        if self.early_stopping is not None and self.early_stopping < 1:
+            raise InputError(f"early_stopping must be at least 1, not {self.early_stopping}")
+        if not self.weight_decay >= 0:
+            raise InputError(f"weight_decay must be at least 0, not {self.weight_decay}")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed must be a whole number from 0 to 2^63 - 1, not {self.seed}")
 
     def as_record(self) -> dict[str, object]:
         """What decides the outcome, as plain values for a JSON file."""
@@ -57,6 +70,25 @@ class TrainSettings:
     def rate_at(self, progress: float) -> float:
         """The learning rate when the share `progress` of all steps is done."""
         return self.learning_rate * rate_factor(self.schedule, progress, self.warm_up)
+
+
+_KINDS: dict[Any, tuple[Any, str]] = {
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    bool: (bool, "true or false"),
+    str: (str, "a text"),
+    type(None): (type(None), "none"),
+}
+
+
+def check_types(settings: Any) -> None:
+    """Values of a dataclass must be of the types its fields name."""
+    for one in dataclasses.fields(settings):
+        value, kinds = getattr(settings, one.name), get_args(one.type) or (one.type,)
+        known = [_KINDS[kind] for kind in kinds if kind in _KINDS]
+        fits = isinstance(value, tuple(kind for kind, _ in known)) and (bool in kinds or not isinstance(value, bool))
+        if known and not fits:
+            raise InputError(f"{one.name} must be {' or '.join(name for _, name in known)}, not {value!r}")
 
 
 def rate_factor(schedule: str, progress: float, warm_up: float = 0.0) -> float:

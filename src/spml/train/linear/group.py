@@ -47,6 +47,8 @@ class Task:
                 f"method {spec.method!r} is made for the head {made.needs.head!r}, which features cannot have: "
                 f"it cannot be trained on them"
             )
+        if type(made).objective is Method.objective:
+            raise InputError(f"method {spec.method!r} defines no objective, only a loss of images: it needs images")
         made.prepare(Problem(self.tables.of(made).labels, k=self.k, seeds=seeds))
         for name, state in made.state_dict().items():
             if state.shape[:1] != (len(seeds),):
