@@ -137,7 +137,7 @@ class Labeller:
         if np.isnan(probability.max(initial=0)):
             wrong = int(np.isnan(probability).any(axis=1).argmax())
             raise InputError(
-                f"row {block.names[wrong]}: the network of {self.run} answers with no number: are its inputs as large as "
+                f"row {block.names[wrong]}: the network of {self.run} answers with no number: are its inputs like "
                 "those it was trained on?"
             )
         if self.calibration is None:
