@@ -221,6 +221,8 @@ def test_what_is_wrong_in_a_study_is_said(tmp_path: Path):
         (good.replace("voc12-lite2", "voc13"), "there is no file 'voc13'"),
         (good + "[vary]\nk = 2\n", "vary.k must be a list"),
         (good + "[show]\ny = 'loss'\n", "show.y must be of"),
+        (good + "[show]\ny = []\n", "show.y must name a measure"),
+        (good.replace('["an"]', '"an"'), "run must be a list of methods"),
         (good + "[show]\nx = 'lables'\n", "show.x must be of labels, .*, not 'lables'"),
     ):
         with pytest.raises(InputError, match=message):

@@ -257,6 +257,33 @@ def test_a_run_does_not_lie_among_its_data(spml, photos):
     assert "is the data itself" in text
 
 
+@pytest.mark.parametrize(("file", "content"), [("run.json", "{"), ("run.json", "{}"), ("names.json", "[1,")])
+def test_damaged_files_of_a_run_are_named(spml, trained, tmp_path, file, content):
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / file).write_text(content)
+    code, text = spml("info", tmp_path / "run")
+    assert code == 2
+    assert f"{file} is not a file this program wrote" in text
+
+
+def test_what_zeros_were_taken_for_is_said(spml, matrix, tmp_path):
+    known = np.eye(3, dtype=np.int8)[np.load(tmp_path / "y.npy")]
+    for row, said in ((known[0], False), (np.ones(3), True)):
+        known[0] = row
+        np.save(tmp_path / "y.npy", known)
+        code, text = spml(*matrix, tmp_path / f"run-{said}", "--method", "an")
+        assert code == 0, text
+        assert ("0 is taken for absent" in text) is said
+
+
+@pytest.mark.parametrize("labels", [np.array(3), np.full(60, 2**63, np.uint64)])
+def test_labels_that_are_none_are_one_sentence(spml, matrix, tmp_path, labels):
+    np.save(tmp_path / "y.npy", labels)
+    code, text = spml(*matrix, tmp_path / "run")
+    assert code == 2
+    assert "y.npy: " in text
+
+
 def test_brackets_in_a_path_are_shown(spml, matrix, tmp_path):
     assert spml(*matrix, tmp_path / "q[/b]")[0] == 0
     moved = tmp_path / "x [red].npy"

@@ -48,6 +48,19 @@ def test_each_sub_folder_is_a_class(tmp_path: Path) -> None:
     assert dataset.notes == ()
 
 
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    for shade in range(4):
+        picture(tmp_path / "elsewhere" / f"{shade}.png", shade)
+        picture(tmp_path / "root" / "cat" / f"{shade}.png", 50 + shade)
+    os.symlink(tmp_path / "elsewhere", tmp_path / "root" / "dog")
+    os.symlink(tmp_path / "root", tmp_path / "elsewhere" / "round")  # root/dog/round is root again
+    os.symlink(tmp_path / "root" / "cat", tmp_path / "root" / "cat" / "itself")
+    dataset = from_folder(tmp_path / "root", size=8)
+    assert dataset.classes == ("cat", "dog")
+    assert len(dataset) == 8
+    assert dataset.notes == ()
+
+
 def test_same_name_in_two_classes_is_two_rows_same_bytes_one(tmp_path: Path) -> None:
     picture(tmp_path / "cat" / "a.png", 1)
     picture(tmp_path / "dog" / "a.png", 2)

@@ -29,6 +29,7 @@ from .recover import Calibration
 from .recover import recover as recover_labels
 from .recover.exports import written_beside
 from .train.allocator import keep_freed_memory
+from .train.checkpoint import read_json
 from .train.finished import best_network, open_run
 from .train.loop import choose_device
 
@@ -105,7 +106,7 @@ class Labeller:
         self.network: nn.Module = network.to(self.device)
         if self.device.type == "cpu":
             keep_freed_memory()
-        self.classes: list[str] = json.loads((run / "run.json").read_text(encoding="utf-8"))["classes"]
+        self.classes: list[str] = read_json(run / "run.json", "classes")["classes"]
         self._index = {name: place for place, name in enumerate(self.classes)}
         self.calibration: Calibration | None = None
         if recover:
@@ -302,7 +303,7 @@ class TableRows:
         names, size, column = self.names(part, start), self.image_size, self.inputs[0]
         cells = self._texts(part, column) if self.is_path else [_content(cell) for cell in part[column].to_pylist()]
         for name, cell in zip(names, cells, strict=True):
-            if cell is None:
+            if not cell:
                 raise InputError(f"{self.path}: row {name} has no image: column {column!r} is empty there")
 
         def image(name: str, cell: str | bytes) -> npt.NDArray[np.uint8]:

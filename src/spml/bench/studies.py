@@ -136,6 +136,8 @@ def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Stu
     own = {key: changed.pop(key, raw.get(key)) for key in ("run", "vary")}
     if "title" not in raw or own["run"] is None:
         raise InputError(f"{stem}: {'run' if 'title' in raw else 'title'!r} is missing")
+    if not isinstance(own["run"], list) or not own["run"]:
+        raise InputError(f'{stem}: run must be a list of methods, as ["an", "em"]')
     _merge(merged, changed)
     _merge(merged, {str(key): raw[key] for key in ("methods", "draw", "seeds", "paper") if key in raw})
     if "paper" not in raw and "paper" not in changed:
@@ -150,6 +152,8 @@ def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Stu
     for measure in measures:
         if measure not in MEASURES:
             raise InputError(f"{stem}: show.y must be of {', '.join(MEASURES)}, not {measure!r}")
+    if not measures:
+        raise InputError(f"{stem}: show.y must name a measure, of {', '.join(MEASURES)}")
     if show.get("x", "labels") not in COLUMNS:
         raise InputError(f"{stem}: show.x must be of {', '.join(COLUMNS)}, not {show['x']!r}")
     return Study(

@@ -76,14 +76,22 @@ def _images(root: Path) -> tuple[list[str], list[str]]:
 
     images: list[str] = []
     others: list[str] = []
-    for folder, folders, files in os.walk(root, onerror=refuse):
-        folders[:] = sorted(name for name in folders if not hidden(name))
+    for folder, folders, files in os.walk(root, onerror=refuse, followlinks=True):
+        folders[:] = sorted(name for name in folders if not hidden(name) and not _leads_back(folder, name))
         inside = Path(folder).relative_to(root).as_posix()
         before = "" if inside == "." else f"{inside}/"
         for name in sorted(files):
             is_image = os.path.splitext(name)[1].lower() in SUFFIXES and not hidden(name)
             (images if is_image else others).append(before + name)
     return images, others
+
+
+def _leads_back(folder: str, name: str) -> bool:
+    """Whether it is a link to a folder it is itself in."""
+    path = os.path.join(folder, name)
+    if not os.path.islink(path):
+        return False
+    return os.path.realpath(path) in {os.path.realpath(above) for above in (Path(folder), *Path(folder).parents)}
 
 
 def hidden(name: str) -> bool:

@@ -17,6 +17,8 @@ from spml.data.own import SPLITS, from_known
 from spml.errors import InputError
 from spml.labels import Labels
 
+_MOST_CLASSES = 10**7
+
 
 def from_table(
     path: FilePath,
@@ -115,6 +117,11 @@ def from_features(
         notes += [f"labels from column {label!r}.", *more]
     else:
         known = _labels_from_array(source, classes)
+        if known.counts().negatives.any() and known.is_full:
+            notes.append(
+                f"{source.name}: 0 is taken for absent, since not every row has just one 1; where it means unknown, "
+                "give the labels as a table, or -1 for what is absent."
+            )
     if len(known) != len(store):
         raise InputError(f"{source}: it labels {len(known)} rows, {file} has {len(store)}.")
     splits = ["train"] * len(known)
@@ -134,9 +141,14 @@ def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
         raise InputError(f"{path}: there is no such file.")
     try:
         values = np.load(path, allow_pickle=False)
-        names = [str(index) for index in range(int(values.max(initial=0)) + 1)] if values.dtype.kind in "iu" else None
+        largest = int(values.max(initial=0)) if values.dtype.kind in "iu" else -1
+        if largest > _MOST_CLASSES:
+            raise InputError(f"{path}: the label {largest} is no class number; those are counted from 0.")
+        names = [str(index) for index in range(largest + 1)] or None
     except (ValueError, OSError, EOFError, AttributeError) as error:
         raise InputError(f"{path}: this is not a .npy file of labels ({error}).") from error
+    if values.ndim not in (1, 2):
+        raise InputError(f"{path}: labels are a class number a row, or a matrix, not {values.shape}.")
     if values.ndim == 2 or classes is not None:
         names = None
     return _naming(path, lambda: Labels.from_any(values, classes or names, ids=range(len(values))))

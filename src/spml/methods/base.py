@@ -210,7 +210,13 @@ METHODS: dict[str, type[Method]] = {}
 
 
 def register(cls: type[Method]) -> type[Method]:
-    """Make a method known by its name."""
+    """Make a method known by its name; those of the package are not replaced."""
+    for wanted in ("name", "paper", "summary"):
+        if not isinstance(getattr(cls, wanted, None), str):
+            raise TypeError(f"{cls.__name__} needs {wanted!r}, a text")
+    held = METHODS.get(cls.name)
+    if held is not None and held.__module__.startswith("spml.") and held.__module__ != cls.__module__:
+        raise TypeError(f"there is a method {cls.name!r} already: take another name")
     METHODS[cls.name] = cls
     return cls
 

@@ -67,6 +67,20 @@ def claimed(folder: Path) -> Iterator[None]:
                 os.unlink(folder / ".lock")
 
 
+def read_json(path: Path, *keys: str) -> Any:
+    """A JSON file of a run, which must have these keys."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not a file this program wrote ({error})") from None
+    for key in keys:
+        if not isinstance(content, dict) or key not in content:
+            raise InputError(f"{path} is not a file this program wrote ({key!r} is missing)")
+    return content
+
+
 def read_record(path: Path) -> dict[str, Any]:
     """The record alone, without reading the tensors."""
     return _read(path, tensors=False)[1]

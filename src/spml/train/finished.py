@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..labels import Labels
 from ..models import Classifier, classifier_from_description
 from ..models.features import FeatureClassifier, feature_classifier_from_description
-from .checkpoint import read_record, read_tensors, write_tensors, write_text
+from .checkpoint import read_json, read_record, read_tensors, write_tensors, write_text
 from .log import read_log
 from .loop import Run
 from .predictions import predict
@@ -150,10 +150,10 @@ def open_run(folder: str | Path) -> FinishedRun:
     best = read_record(path / "best.safetensors")["best"]
     return FinishedRun(
         folder=path,
-        record=json.loads((path / "run.json").read_text(encoding="utf-8")),
+        record=read_json(path / "run.json", "method", "train", "model", "classes"),
         best=best,
         log=read_log(path / "log.jsonl"),
-        names=json.loads((path / "names.json").read_text(encoding="utf-8")),
+        names=read_json(path / "names.json"),
         labels=Labels.load(path / "labels.npz"),
         truth=Labels.load(path / "truth.npz") if (path / "truth.npz").exists() else None,
         probabilities=tensors["probabilities"].numpy(),

@@ -36,6 +36,7 @@ from .checkpoint import (
     claimed,
     load_optimiser,
     optimiser_tensors,
+    read_json,
     read_tensors,
     with_prefix,
     without_prefix,
@@ -585,7 +586,7 @@ def refuse_other_settings(path: Path, record: dict[str, Any]) -> None:
             return {k: v for part in parts for k, v in part.items()}
         return {name: value}
 
-    old = flat(json.loads(path.read_text(encoding="utf-8")))
+    old = flat(read_json(path))
     new = flat(json.loads(json.dumps(record)))
     missing = object()
     differing = [n for n in sorted(old.keys() | new.keys()) if old.get(n, missing) != new.get(n, missing)]
