@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -431,10 +431,14 @@ class Run:
                 self._save()
                 saved = time.perf_counter()
             if stop:
-                raise KeyboardInterrupt
+                self._leave()
         self._end_epoch(epoch, steps, started, self.batches - first)
         if self._shall_stop():
-            raise KeyboardInterrupt
+            self._leave()
+
+    def _leave(self) -> NoReturn:
+        self.processes.wait()  # torchrun ends the others when one has ended, and the first still writes
+        raise KeyboardInterrupt
 
     def _shall_stop(self) -> bool:
         """Whether to end here: several processes at the same step, since a step needs them all."""
