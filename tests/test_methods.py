@@ -10,7 +10,7 @@ import torch
 from spml import checks
 from spml.errors import InputError
 from spml.labels import Labels
-from spml.methods import METHODS, Batch, Clock, Needs, Problem, loss_method, method
+from spml.methods import METHODS, Batch, Clock, Geometry, Needs, Problem, loss_method, method
 from spml.train.loop import Gathered
 
 NAMES = ["a", "b", "c", "d"]
@@ -245,8 +245,6 @@ def test_en_ignores_unknowns_above_their_class():
 
 
 def test_en_scl_remembers_maps_in_image_coordinates():
-    from spml.data.views import ViewParameters
-
     labels = table()
     made = prepared("en-scl", labels, map_size=4)
     heat = torch.linspace(-3, 3, 16).reshape(1, 1, 4, 4).expand(1, 4, 4, 4).clone()
@@ -254,7 +252,7 @@ def test_en_scl_remembers_maps_in_image_coordinates():
 
     def loss(flip):
         shown = heat.flip(-1) if flip else heat
-        geometry = ViewParameters(torch.tensor([flip]))
+        geometry = Geometry(torch.tensor([flip]))
         batch = Batch(rows, labels.batch(rows), (rows,), (geometry,))
         return made.loss(batch, lambda view: Gathered((torch.zeros(1, 4), None, shown)), Clock())
 

@@ -9,7 +9,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -234,8 +234,10 @@ def run_jobs(jobs: Sequence[Job], out: Path, *, device: str = "auto", workers: i
             yield run_job(job, out, device=device)
         return
     tasks, names = [(job, out, device) for job in jobs], [job.method for job in jobs]
-    for _, row in in_workers(_run_in_worker, tasks, names, device=device, workers=workers):
-        yield row
+    # closed here and now: a generator that is closed need not let go at once of those it reads
+    with closing(in_workers(_run_in_worker, tasks, names, device=device, workers=workers)) as done:
+        for _, row in done:
+            yield row
 
 
 _stores: dict[tuple[str, int], ImageStore] = {}  # of a worker: the images, kept between jobs

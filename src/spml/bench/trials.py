@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -258,9 +259,10 @@ class Runner:
         places = tuple(Source(source.name, source.path) for source in self.sources.values())
         tasks = [(places, self.out, self.device, chunk) for chunk in chunks]
         names = [chunk[0].entry for chunk in chunks]
-        done = in_workers(_run_chunk_in_worker, tasks, names, device=self.device, workers=workers, abrupt=True)
-        for number, seconds in done:
-            yield chunks[number], seconds
+        each = in_workers(_run_chunk_in_worker, tasks, names, device=self.device, workers=workers, abrupt=True)
+        with closing(each) as done:
+            for number, seconds in done:
+                yield chunks[number], seconds
 
     def run_chunk(self, trials: Sequence[Trial], progress: bool) -> float:
         """Train these heads together; returns the seconds that took."""

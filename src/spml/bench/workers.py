@@ -5,7 +5,7 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -29,7 +29,7 @@ def in_workers(
     device: str,
     workers: int,
     abrupt: bool = False,
-) -> Iterator[tuple[int, Any]]:
+) -> Generator[tuple[int, Any], None, None]:
     """(number of a task, what `work(*task)` returned), as they finish. Bad input is said with its task's name.
 
     Where the caller goes no further, or is killed, `interrupted` is set in every worker; the last is waited for.

@@ -5,7 +5,7 @@ import pkgutil
 from typing import Any
 
 from ..errors import InputError
-from .base import ENOUGH_STEPS, METHODS, Batch, Clock, Method, Needs, Outputs, Problem, loss_method, register
+from .base import ENOUGH_STEPS, METHODS, Batch, Clock, Geometry, Method, Needs, Outputs, Problem, loss_method, register
 
 for _file in pkgutil.iter_modules(__path__):  # each file registers its methods
     importlib.import_module(f"{__name__}.{_file.name}")
@@ -23,6 +23,7 @@ __all__ = [
     "METHODS",
     "Batch",
     "Clock",
+    "Geometry",
     "Method",
     "Needs",
     "Outputs",

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -81,13 +81,12 @@ class Problem:
         return self.labels.num_classes
 
 
-class Geometry(Protocol):
+@dataclass(frozen=True)
+class Geometry:
     """Where a view's pixels come from: per image, mirrored or not, and its crop (left, top, width, height) in 0..1."""
 
-    @property
-    def flip(self) -> Tensor: ...
-    @property
-    def crop(self) -> Tensor | None: ...
+    flip: Tensor
+    crop: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Batch:
     rows: Tensor
     labels: Tensor
     views: tuple[Tensor, ...]
-    geometry: tuple[Geometry, ...] = field(default=())
+    geometry: tuple[Geometry, ...] = ()  # of each view, where the method asks for it
     weight: float = 1.0  # of a process that computes the loss of its own rows: their number over that of an even share
     averaged: "Model | None" = None  # the network of averaged weights, in evaluation mode, where the run averages
 

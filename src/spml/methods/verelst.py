@@ -144,10 +144,10 @@ def _view_grid(geometry: Geometry | None, count: int, height: int, width: int, d
     y, x = torch.meshgrid(_centres(height, device), _centres(width, device), indexing="ij")
     x, y = x.expand(count, -1, -1), y.expand(count, -1, -1)
     if geometry is not None:
-        flipped = geometry.flip.to(device)[:, None, None]
+        flipped = geometry.flip[:, None, None]
         x = torch.where(flipped, 1.0 - x, x)
         if geometry.crop is not None:
-            left, top, wide, tall = (side[:, None, None] for side in geometry.crop.to(device).unbind(-1))
+            left, top, wide, tall = (side[:, None, None] for side in geometry.crop.unbind(-1))
             x, y = left + wide * x, top + tall * y
     return torch.stack([x, y], -1) * 2 - 1
 
@@ -158,7 +158,7 @@ def _image_grid(geometry: Geometry | None, count: int, size: int, device: torch.
     x, y = x.expand(count, -1, -1), y.expand(count, -1, -1)
     if geometry is not None:
         if geometry.crop is not None:
-            left, top, wide, tall = (side[:, None, None] for side in geometry.crop.to(device).unbind(-1))
+            left, top, wide, tall = (side[:, None, None] for side in geometry.crop.unbind(-1))
             x, y = (x - left) / wide, (y - top) / tall
-        x = torch.where(geometry.flip.to(device)[:, None, None], 1.0 - x, x)
+        x = torch.where(geometry.flip[:, None, None], 1.0 - x, x)
     return torch.stack([x, y], -1) * 2 - 1

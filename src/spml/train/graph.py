@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..methods import Batch, Clock
+from ..methods import Batch, Clock, Geometry
 
 Step = Callable[[Batch, Clock], None]
 
@@ -82,10 +83,8 @@ class StepGraph:
             self._record(batch, clock)
         assert self.graph is not None
         assert self.batch is not None
-        self.batch.rows.copy_(batch.rows)
-        self.batch.labels.copy_(batch.labels)
-        for static, view in zip(self.batch.views, batch.views, strict=True):
-            static.copy_(view)
+        for static, given in zip(_tensors(self.batch), _tensors(batch), strict=True):
+            static.copy_(given)
         taken()
         self.graph.replay()
 
@@ -98,8 +97,7 @@ class StepGraph:
 
     def _record(self, batch: Batch, clock: Clock) -> None:
         """Record the step; recording does not run it."""
-        views = tuple(view.clone() for view in batch.views)
-        self.batch = replace(batch, rows=batch.rows.clone(), labels=batch.labels.clone(), views=views)
+        self.batch = _copy(batch)
         graph = torch.cuda.CUDAGraph()
         # The old recording lends its memory to the new one, and may only go when that is made.
         pool = None if self.graph is None else self.graph.pool()
@@ -108,6 +106,22 @@ class StepGraph:
             self.step(self.batch, watched)
         self.graph, self.epoch, self.due = graph, clock.epoch, False
         self.changes_between_epochs |= bool(watched.read)
+
+
+def _copy(batch: Batch) -> Batch:
+    """The same batch in memory of its own."""
+    return replace(
+        batch,
+        rows=batch.rows.clone(),
+        labels=batch.labels.clone(),
+        views=tuple(view.clone() for view in batch.views),
+        geometry=tuple(Geometry(g.flip.clone(), None if g.crop is None else g.crop.clone()) for g in batch.geometry),
+    )
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    places = [part for g in batch.geometry for part in (g.flip, g.crop) if part is not None]
+    return [batch.rows, batch.labels, *batch.views, *places]
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from ..data.features import FeatureStore
 from ..data.images import ImageStore
 from ..errors import InputError
 from ..labels import Labels
-from ..methods import Batch, Clock, Method, Problem
+from ..methods import Batch, Clock, Geometry, Method, Problem
 from ..models import Classifier, Head
 from ..models.convolution import Aside, speed_up
 from .allocator import keep_freed_memory
@@ -283,7 +283,12 @@ class Run:
             drawn.append(parameters)
             made.append(views.apply(pixels, parameters.take(self.processes.share(len(positions)))))
         averaged = None if self.average is None else lambda view: self._of_average(view, len(positions))
-        return Batch(rows, labels, tuple(made), tuple(drawn), weight, averaged)
+        geometry = tuple(self._geometry(parameters) for parameters in drawn) if self.method.needs.geometry else ()
+        return Batch(rows, labels, tuple(made), geometry, weight, averaged)
+
+    def _geometry(self, parameters: views.ViewParameters) -> Geometry:
+        flip, crop = parameters.flip.to(self.device), parameters.crop
+        return Geometry(flip, None if crop is None else crop.to(self.device))
 
     def _loss(self, batch: Batch, clock: Clock) -> Tensor:
         """The loss of the whole batch, or where it is a mean over rows this process's part of it."""
@@ -372,7 +377,7 @@ class Run:
     def _fixed(self) -> bool:
         """Whether every step is the same sequence of kernels, so that one recording serves all."""
         alone = self.processes.count == 1 and self.settings.accumulate == 1
-        return self.device.type == "cuda" and self.settings.graphs and alone and not self.method.needs.geometry
+        return self.device.type == "cuda" and self.settings.graphs and alone
 
     def _autocast(self) -> Any:
         if self.settings.precision == "bf16":
