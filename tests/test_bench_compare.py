@@ -18,7 +18,7 @@ from spml.bench.compare import (
     table_rows,
 )
 from spml.bench.compare import write_csv as write_rows
-from spml.bench.protocols import Cell, PaperValue
+from spml.bench.protocols import Cell, PaperValue, make_protocol
 from spml.bench.search import Outcome, seeded
 from spml.bench.trials import Trial
 
@@ -110,6 +110,30 @@ def test_the_table_holds_our_mean_the_papers_number_and_the_difference(tmp_path)
     write_rows(tmp_path / "t.csv", [{"a": 1}, {"a": 2, "b": None}, {"b": "x,y"}])
     with (tmp_path / "t.csv").open(newline="") as file:
         assert list(csv.DictReader(file)) == [{"a": "1", "b": ""}, {"a": "2", "b": ""}, {"a": "", "b": "x,y"}]
+
+
+@pytest.mark.parametrize("draw", [{"positives": 2}, {"negatives": 1}, {"drop": 0.5}])
+def test_who_draws_more_than_a_positive_is_a_reference(draw):
+    given = {**draw, "rows": 0.5}
+    table = {"title": "t", "kind": "linear", "data": {"d": {}}, "methods": {"more": {"method": "an", "draw": given}}}
+    protocol = make_protocol("own", table | {"draw": {"by": "class", "seed": 3}})
+    more, one = (protocol.cell(name, "d", "none") for name in ("more", "an"))
+    assert (more.base.reference, one.base.reference) == (True, False)
+    made = [Outcome(cell, cell.base, {"test_map": score}, True) for cell, score in ((more, 0.9), (one, 0.8))]
+    lines = lines_of(made, {}, "")
+    assert best_of(lines, "d").method == "an"
+    assert [row[0] for row in shown_rows(lines)[1]] == ["more*", "an"]
+
+
+def test_where_all_are_references_the_best_of_them_is_compared_with():
+    lines = [line("a", [80.0, 81.0, 82.5], reference=True), line("b", [79.0, 80.5, 81.0], reference=True)]
+    assert best_of(lines, "d").method == "a"
+    assert explain_p(lines) == (
+        "p: paired t over 3 seeds, two-sided, against the best method, not corrected for the number of methods."
+    )
+    with_one = [*lines, line("c", [70.0, 71.5, 73.0])]
+    assert best_of(with_one, "d").method == "c"
+    assert "the best method that saw one positive a row" in explain_p(with_one)
 
 
 def test_classes_are_tested_by_what_is_compared():

@@ -5,7 +5,8 @@ import pytest
 
 from bench_pack import TRAIN, write_pack
 from spml.bench.draws import Draw
-from spml.bench.packs import OfficialPack, open_pack
+from spml.bench.jobs import pack_fingerprint
+from spml.bench.packs import OfficialPack, _official, open_pack
 from spml.data import load_pack
 from spml.errors import InputError
 from spml.labels import simulate
@@ -87,6 +88,9 @@ def test_an_official_layout_is_a_pack(tmp_path):
     assert pack.truth[np.arange(5), pack.observed[:5]].tolist() == [1] * 5
     assert pack.images(32).batch([0]).shape == (1, 3, 32, 32)
     assert any("training images" in note for note in pack.notes)  # a miniature is not the real thing, and says so
+    image = next(tmp_path.rglob("*.jpg"))
+    image.write_bytes(image.read_bytes() + b"more")
+    assert pack_fingerprint(_official.__wrapped__(tmp_path)) != pack_fingerprint(pack)  # another image in its place
     with pytest.raises(InputError, match="no feature matrix"):
         pack.features()
     with pytest.raises(InputError, match="no such folder"):

@@ -140,11 +140,85 @@ def small(**changes):
         ({"grid": {"train": {"learning_rate": 0.1}}}, "train.learning_rate must be a list"),
         ({"grid": {"rate": [0.1]}}, "'rate' is neither settings"),
         ({"paper": {"file": "nobody"}}, "paper.file must be one of"),
+        ({"title": 5}, "own: title must be a text, not 5"),
+        ({"image_size": "large"}, "own: image_size must be a whole number, not 'large'"),
+        ({"image_size": 0}, "own: image_size must be at least 1, not 0"),
+        ({"seeds": 3}, "own: seeds must be a list of whole numbers, not 3"),
+        ({"seeds": []}, "own: seeds must be a list of whole numbers, not \\[\\]"),
+        ({"seeds": [-1]}, "own: seeds must be whole numbers from 0"),
+        ({"data": ["d"]}, "own: data must be a table, not"),
+        ({"data": {"d": 5}}, "own: data.d must be a table"),
+        ({"data": {"d": {"k": "two"}}}, "own: data.d: k must be a number or \"none\", not 'two'"),
+        ({"paper": "cole2021"}, "own: paper must be a table"),
+        ({"paper": {"file": ["cole2021"]}}, "own: paper: file must be a text"),
+        ({"train": 5}, "own: train must be a table, not 5"),
+        (
+            {"train": {"seed": 3}},
+            r"own: train.seed is not set here: every run is made with each of seeds = \[0, 1, 2\]",
+        ),
+        (
+            {"kind": "finetune", "train": {"views": {"crop_scale": 0.5}}},
+            "train.views: crop_scale must be a list of two",
+        ),
+        ({"kind": "finetune", "train": {"views": {"flip": 2}}}, "own: train: flip is 2"),
+        ({"draw": {"rows": "half"}}, "own: draw: rows must be a number, not 'half'"),
+        ({"draw": {"rows": 2}}, "own: draw.rows is a share"),
+        ({"grid": [1]}, "own: grid must be a table"),
+        (
+            {"grid": {"train": {"learning_rate": ["high"]}}},
+            "own: grid: train: learning_rate must be a number, not 'high'",
+        ),
+        ({"grid": {"train": {"seed": [0, 1]}}}, "own: grid: train.seed is not set here"),
+        ({"grid": {"train": {"schedule": ["cosine"]}}}, "'train.schedule' is none of train.epochs, .* linear head has"),
+        ({"kind": "finetune", "grid": {"train": {"views": [{"flip": 0.1}]}}}, "'train.views' is none of"),
+        ({"methods": ["an"]}, "own: methods must be a table"),
+        ({"methods": {"an": 5}}, "own: methods.an must be a table"),
+        ({"methods": {"an": {"method": ["an"]}}}, "own: methods.an: method must be a text"),
+        ({"methods": {"em": {"settings": 5}}}, "own: methods.em: settings must be a table"),
+        ({"methods": {"em": {"settings": {"entropy_weight": "big"}}}}, "settings.entropy_weight must be a number"),
+        (
+            {"methods": {"em": {"grid": {"settings": {"entropy_weight": ["big"]}}}}},
+            "settings.entropy_weight must be a num",
+        ),
+        ({"methods": {"em": {"on": ["d"]}}}, "own: methods.em: on must be a table"),
+        ({"methods": {"em": {"linear_init": 25}}}, "own: methods.em: linear_init must be a table"),
+        (
+            {"methods": {"em": {"linear_init": {"learning_rates": 0.1}}}},
+            "learning_rates must be a list of numbers, not 0.1",
+        ),
+        ({"methods": {"em": {"linear_init": {"epochs": 0}}}}, "linear_init: every number must be above 0"),
     ],
 )
 def test_what_is_wrong_in_a_protocol_is_said(changes, message):
     with pytest.raises(InputError, match=message):
         make_protocol("own", small(**changes))
+
+
+def test_none_is_none_in_every_table():
+    table = small(
+        kind="finetune",
+        head="label-wise",
+        train={"averaging": 0.9, "views": {"crop_scale": "none"}},
+        grid={"train": {"clip": ["none", 1.0]}},
+        draw={"drop": 0.5},
+        methods={"an": {"head": "none", "train": {"averaging": "none"}, "draw": {"drop": "none"}}},
+    )
+    cell = make_protocol("own", table).cell("an", "d", "grid")
+    assert (cell.base.head, cell.base.train.averaging, cell.base.draw.drop) == (None, None, None)
+    assert [cell.base.changed(point).train.clip for point in grid_points(cell.space)] == [None, 1.0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"head": "label-wise"}, {"head_settings": {"dropout": 0.1}}, {"linear_init": {"epochs": 2}}],
+)
+def test_a_head_on_features_is_linear(given):
+    protocol = make_protocol("own", small(methods={"an": given, "em": {"head": "linear"}}))
+    assert protocol.cell("em", "d", "none").base.features
+    with pytest.raises(InputError, match="own: an: on features every head is linear"):
+        protocol.cell("an", "d", "none")
+    with pytest.raises(InputError, match=r"grid: settings\.entropy_weight must be a number"):
+        make_protocol("own", small(grid={"settings": {"entropy_weight": ["big"]}})).cell("em", "d", "grid")
 
 
 def test_missing_files_methods_and_data():
@@ -218,16 +292,63 @@ def test_what_is_wrong_in_a_study_is_said(tmp_path: Path):
         (good.replace("run", "runs"), "there is no key 'runs'"),
         (good.replace('"an"', '"anx"'), "there is no method 'anx'"),
         ('title = "t"\n[images]\nprotocol = "voc12-lite2"\n', "'run' is missing"),
-        (good.replace("voc12-lite2", "voc13"), "there is no file 'voc13'"),
+        (good.replace("voc12-lite2", "voc13"), "there is no file '.*voc13'"),
         (good + "[vary]\nk = 2\n", "vary.k must be a list"),
         (good + "[show]\ny = 'loss'\n", "show.y must be of"),
         (good + "[show]\ny = []\n", "show.y must name a measure"),
         (good.replace('["an"]', '"an"'), "run must be a list of methods"),
         (good + "[show]\nx = 'lables'\n", "show.x must be of labels, .*, not 'lables'"),
+        (good.replace('"t"', "5"), "own: title must be a text, not 5"),
+        (good.replace('["an"]', '[["an"]]'), "run must be a list of methods"),
+        (good.replace('"voc12-lite2"', "5"), "own: images: protocol must be a text"),
+        ('title = "t"\nrun = ["an"]\nimages = "voc12-lite2"\n', "own: images must be a table"),
+        (good + "train = 5\n", "own: images: train must be a table"),
+        (good + "epochs = 5\n", "own: images: there is no key 'epochs'"),
+        (good + "methods = { em = 5 }\n", "own: methods: em must be a table"),
+        (good + "[show]\ny = 5\n", "show.y must name a measure"),
+        (good + "[show]\ny = [['test_map']]\n", "show.y must be of"),
+        (good + "[show]\nlog_x = 'yes'\n", "own: show: log_x must be true or false"),
+        (good + "[vary]\nk = { voc12 = 2.0 }\n", "vary.k.voc12 must be a list"),
+        (good + "[vary]\nk = ['two']\n", "own: vary.k must be a number"),
+        (good + "[vary]\nbackbone = [50]\n", "own: vary.backbone must be a text, not 50"),
+        (good + "[vary]\ntrain.seed = [0, 1]\n", "own: vary: train.seed is not set here: .* or of --seeds"),
+        (good + "[vary]\ntrain.views = [{ flip = 0.1 }]\n", "'train.views' is none of"),
     ):
         with pytest.raises(InputError, match=message):
             study(text)
     with pytest.raises(InputError, match="on images only: leave --features out"):
         study(good, features=True)
-    with pytest.raises(InputError, match="'colour' cannot be varied"):
-        study(good + "[vary]\ncolour = [1]\n").cells(["voc12"], ["an"], "none")
+    for varied, message in (
+        ("colour = [1]", "own: vary: 'colour' cannot be varied"),
+        ("draw.rows = ['half']", "own: vary: rows must be a number"),
+        ("train.epochs = [0]", "own: vary: epochs must be at least 1"),
+        ("settings.alpha = [1]", "own: an: method 'an' has no setting 'alpha'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            study(f"{good}[vary]\n{varied}\n").cells(["voc12"], ["an"], "none")
+    on_features = good.replace("images", "features").replace("voc12-lite2", "features")
+    for varied in ("head = ['linear', 'label-wise']", "head_settings.dropout = [0.0, 0.1]"):
+        with pytest.raises(
+            InputError, match=r"own: vary: on features every head is linear, so head.* cannot be varied"
+        ):
+            study(f"{on_features}[vary]\n{varied}\n", features=True)
+    with pytest.raises(InputError, match=r"'train\.weight_decay' is none of .*, all that a linear head has"):
+        study(on_features + "[vary]\ntrain.weight_decay = [0.0, 0.1]\n", features=True)
+
+
+def test_a_study_finds_a_protocol_of_ones_own_beside_it(tmp_path: Path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine.toml").write_text('title = "mine"\nkind = "linear"\n[data.d]\n[methods.an]\n')
+    (tmp_path / "mine.toml").write_text("this is another file\n")
+    path = tmp_path / "there" / "study.toml"
+    monkeypatch.chdir(tmp_path)
+    for named in ("mine.toml", "../there/mine.toml", tmp_path / "there" / "mine.toml"):
+        path.write_text(f'title = "t"\nrun = ["an"]\n[features]\nprotocol = "{named}"\n')
+        for name in ("there/study.toml", str(path)):
+            assert list(load_study(name, features=True).protocol.data) == ["d"]
+    (tmp_path / "there" / "mine.toml").write_text('title = "mine"\nkind = "linear"\ndata = 5\n')
+    with pytest.raises(InputError, match=r"^mine: data must be a table"):  # said of the file that it is in
+        load_study("there/study.toml", features=True)
+    path.write_text('title = "t"\nrun = ["an"]\n[features]\nprotocol = "features"\n')
+    (tmp_path / "there" / "features").write_text("a bare name is one of the package\n")
+    assert "voc12" in load_study("there/study.toml", features=True).protocol.data

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from bench_pack import FINETUNE, LINEAR, write_pack
-from spml.bench import packs, trials
+from spml.bench import origin, packs, trials
 from spml.bench.protocols import load_protocol, shipped
 from spml.bench.search import Optuna, execute
 from spml.bench.trials import Runner, Source
@@ -165,6 +165,18 @@ def test_heads_on_features_of_two_backbones(tmp_path, spml, trained):
     assert first != second
 
 
+def test_given_features_are_of_no_other_network(pack, tmp_path, spml):
+    protocol, path = tmp_path / "tiny.toml", tmp_path / "own.toml"
+    protocol.write_text(LINEAR)
+    for varied in ('backbone = ["small", "small-nf"]', "image_size = [32, 64]"):
+        path.write_text(f'title = "t"\n[features]\nprotocol = "tiny.toml"\nrun = ["an"]\n[vary]\n{varied}\n')
+        for data in (pack, pack / "features.npy"):
+            code, text = spml(path, "--features", "--data", f"voc12={data}", "--dry-run")
+            assert code == 2
+            assert f"voc12: {varied.split()[0]} cannot be varied on the features of features.npy" in text
+            assert text.count("\n") == 1
+
+
 def test_images_with_linear_init_and_draws(spml, pack, tmp_path, monkeypatch):
     path, out = tmp_path / "tiny-images.toml", tmp_path / "out"
     path.write_text(FINETUNE)
@@ -186,6 +198,8 @@ def test_features_are_computed_where_there_are_none(spml, tmp_path, trained):
     pack, path, out = write_pack(tmp_path / "pack"), tmp_path / "tiny.toml", tmp_path / "out"
     (pack / "features.npy").unlink()
     path.write_text('backbone = "small"\nimage_size = 32\n' + LINEAR)
+    assert spml(path, "--data", f"voc12={pack}", "--dry-run", "--out", out)[0] == 0
+    assert not out.exists()
     command = (
         path,
         "--data",
@@ -280,6 +294,8 @@ def test_what_nobody_knows_the_labels_of_is_left_out(spml, tmp_path, protocol):
     code, text = spml(protocol, "--data", f"voc12={hidden}", "--methods", "bce", "--seeds", "0", "--out", tmp_path)
     assert code == 2
     assert "full labels" in text
+    protocol.write_text(LINEAR + '[methods.two]\nmethod = "an"\ndraw.positives = 2\n')  # from labels nobody has
+    assert "bce, two left out; nobody has" in spml(protocol, "--data", f"voc12={hidden}", "--dry-run")[1]
 
 
 @pytest.mark.parametrize(
@@ -296,6 +312,8 @@ def test_what_nobody_knows_the_labels_of_is_left_out(spml, tmp_path, protocol):
         (["lasd", "--data", "voc12=PACK", "--search", "luck", "--dry-run"], "must be one of published, grid"),
         (["lasd", "--data", "voc12=PACK", "--features", "--dry-run"], "trains networks on images"),
         (["cole2021-linear", "--data", "voc12=PACK", "--methods", "lac", "--dry-run"], "features cannot have"),
+        (["lasd", "--data", "voc12=PACK", "--trials", "5", "--dry-run"], "--trials 5 is for --search optuna"),
+        (["lasd", "--data", "voc12=PACK", "--storage", "sqlite:///a", "--dry-run"], "is for --search optuna"),
     ],
 )
 def test_bad_input_is_one_sentence(spml, pack, arguments, message):
@@ -304,6 +322,40 @@ def test_bad_input_is_one_sentence(spml, pack, arguments, message):
     assert message in text
     assert text.startswith("spml: ")
     assert text.count("\n") == 1
+
+
+def test_wrong_types_in_a_file_are_one_sentence(spml, pack, tmp_path):
+    path = tmp_path / "own.toml"
+    for wrong, message in (
+        (LINEAR.replace('"Tiny, linear"', "5"), "spml: own: title must be a text, not 5\n"),
+        ('title = "t"\nkind = "linear"\ndata = 5\n', "spml: own: data must be a table, not 5\n"),
+        (LINEAR + "[draw]\nrows = 'half'\n", "spml: own: draw: rows must be a number, not 'half'\n"),
+    ):
+        path.write_text(wrong)
+        assert spml(path, "--data", f"voc12={pack}", "--dry-run") == (2, message)
+
+
+def test_a_password_stays_out_of_the_results(monkeypatch):
+    address = "postgresql://me:secret@host:5432/search"
+    monkeypatch.setattr(sys, "argv", ["spml", "bench", "zhou2022", "--storage", address, "--data", "a=b:c"])
+    assert origin.command() == "spml bench zhou2022 --storage postgresql://me:***@host:5432/search --data a=b:c"
+
+
+def test_a_storage_that_cannot_be_opened_is_one_sentence(spml, pack, protocol, tmp_path):
+    pytest.importorskip("optuna")
+    (tmp_path / "notes.db").write_text("no database " * 100)
+    options = ("--data", f"voc12={pack}", "--methods", "an", "--search", "optuna", "--out", tmp_path / "out")
+    for address in (
+        "search.db",
+        f"sqlite:///{tmp_path}/nowhere/search.db",
+        f"sqlite:///{tmp_path}/notes.db",
+        "ftp://a/b",
+    ):
+        code, text = spml(protocol, *options, "--storage", address)
+        assert code == 2
+        assert text.startswith(f"spml: --storage {address} cannot be opened (")
+        assert text.endswith("as sqlite:///search.db\n")
+        assert text.count("\n") == 1
 
 
 def test_the_list(spml):

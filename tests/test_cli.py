@@ -8,10 +8,13 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from spml.cli import _settings, main
+from spml.data.features import FeatureStore
 from spml.errors import InputError
 from spml.train.checkpoint import claimed
 
@@ -91,8 +94,6 @@ def test_predict_without_the_training_data(spml, trained, photos, tmp_path, suff
     elif suffix == "csv":
         rows = list(csv.DictReader(out.open()))
     else:
-        from pyarrow import parquet
-
         rows = parquet.read_table(out).to_pylist()
     assert len({row["image"] for row in rows}) == 13
     assert {row["label"] for row in rows} <= set(COLOURS)
@@ -218,6 +219,43 @@ def test_other_photos_with_the_same_labels_are_refused(spml, photos, tmp_path):
     assert "data.source was" in spml(*command)[1]
 
 
+def test_replaced_photos_of_the_same_names_are_refused(spml, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "photos")
+    command = ("train", tmp_path / "photos", "--out", tmp_path / "run", *OPTIONS[:-1], "0.001", "--device", "cpu")
+    assert spml(*command)[0] == 0
+    shutil.copytree(photos, tmp_path / "photos", dirs_exist_ok=True)  # the same ones with other times
+    assert spml(*command)[0] == 0
+    Image.new("RGB", (32, 32)).save(tmp_path / "photos" / "red" / "3.png")
+    code, text = spml(*command)
+    assert code == 2
+    assert "data.source was" in text
+
+
+def test_what_made_no_step_blocks_nobody(spml, matrix, tmp_path):
+    code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e38)
+    assert code == 2
+    assert "the loss became" in text
+    code, text = spml(*matrix, tmp_path / "run")
+    assert code == 0, text
+    code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e-4)  # this one has made steps
+    assert code == 2
+    assert "train.learning_rate was 0.001, now 0.0001" in text
+    for name in ("last", "best", "predictions"):  # as before the first checkpoint
+        (tmp_path / "run" / f"{name}.safetensors").unlink()
+    code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e-4)
+    assert code == 0, text
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["train"]["learning_rate"] == 1e-4
+
+
+def test_a_file_of_another_program_is_left_alone(spml, matrix, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"other": 1}')
+    code, text = spml(*matrix, tmp_path / "run")
+    assert code == 2
+    assert "run.json is not a file this program wrote" in text
+    assert (tmp_path / "run" / "run.json").read_text() == '{"other": 1}'
+
+
 def test_two_commands_do_not_share_a_folder(spml, matrix, tmp_path):
     with claimed(tmp_path / "run"):
         code, text = spml(*matrix, tmp_path / "run")
@@ -255,6 +293,55 @@ def test_a_run_does_not_lie_among_its_data(spml, photos):
     code, text = spml("train", photos, "--out", photos, *OPTIONS)
     assert code == 2
     assert "is the data itself" in text
+
+
+def test_labels_do_not_lie_among_the_data(spml, photos, trained, tmp_path):
+    before = sorted(photos.rglob("*"))
+    predict = ("predict", trained, photos / "red", "--device", "cpu")
+    for command, out in (
+        (("recover", trained), photos / "labels.csv"),
+        (("recover", trained, "--format", "csv"), photos / "red" / "0.png"),
+        (("report", trained), photos / "red" / "0.png"),
+        (predict, photos / "labels.parquet"),
+    ):
+        code, text = spml(*command, "--out", out)
+        assert code == 2
+        assert f"--out {out} lies in the data folder {photos}" in text
+    assert sorted(photos.rglob("*")) == before
+    assert spml(*predict, "--out", tmp_path / "labels.csv")[0] == 0
+
+
+def test_labels_do_not_replace_what_they_are_made_of(spml, matrix, tmp_path):
+    (tmp_path / "y.csv").write_text("label\n" + "".join(f"{'ab'[row % 2]}\n" for row in range(60)))
+    command = [tmp_path / "y.csv" if part == tmp_path / "y.npy" else part for part in matrix]
+    assert spml(*command, tmp_path / "run")[0] == 0
+    code, text = spml("recover", tmp_path / "run", "--out", tmp_path / "y.csv")
+    assert code == 2
+    assert f"--out {tmp_path / 'y.csv'} is a file the run was trained on" in text
+    table = tmp_path / "new.parquet"
+    parquet.write_table(pa.table({f"f{i}": np.zeros(2) for i in range(5)}), table)
+    code, text = spml("predict", tmp_path / "run", table, "--out", table, "--device", "cpu")
+    assert code == 2
+    assert f"--out {table} is what shall be labelled" in text
+
+
+def test_a_run_broken_off_labels_and_says_so(spml, photos, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "predictions.safetensors").unlink()
+    lines = [line for line in (run / "log.jsonl").read_text().splitlines() if json.loads(line).get("epoch") != 3]
+    (run / "log.jsonl").write_text("\n".join(line for line in lines if '"end"' not in line) + "\n")
+    command = ("predict", photos / "red", "--out", tmp_path / "tags.csv", "--device", "cpu")
+    code, text = spml(*command[:1], run, *command[1:])
+    assert code == 0
+    assert f"the run in {run} is not finished, 2 of 3 epochs are done: repeat its `spml train` command" in text
+    assert "12 images labelled" in text
+    code, text = spml(*command[:1], trained, *command[1:])
+    assert "not finished" not in text
+    for refused in (("recover", run, "--out", tmp_path / "labels.csv"), (*command[:1], run, *command[1:], "--recover")):
+        code, text = spml(*refused)
+        assert code == 2
+        assert text.count("is not finished, 2 of 3 epochs are done") == 1
 
 
 @pytest.mark.parametrize(("file", "content"), [("run.json", "{"), ("run.json", "{}"), ("names.json", "[1,")])
@@ -307,6 +394,20 @@ def test_predict_leaves_hidden_files_out_and_names_what_it_cannot_write(spml, tr
     code, text = spml("predict", trained, tmp_path / "red", "--out", tmp_path / "tags.csv", "--device", "cpu")
     assert code == 2
     assert "the name is not valid UTF-8" in text
+
+
+def test_an_input_that_cannot_be_read_is_no_failed_write(spml, matrix, tmp_path, monkeypatch):
+    assert spml(*matrix, tmp_path / "run")[0] == 0
+
+    def fail(*_):
+        raise OSError(5, "Input/output error", str(tmp_path / "x.npy"))
+
+    monkeypatch.setattr(FeatureStore, "finite_batch", fail)
+    out = tmp_path / "tags.csv"
+    code, text = spml("predict", tmp_path / "run", tmp_path / "x.npy", "--out", out, "--device", "cpu")
+    assert code == 2
+    assert f"spml: {tmp_path / 'x.npy'}: Input/output error" in text
+    assert not out.exists()
 
 
 def test_settings_are_read_as_what_they_are():

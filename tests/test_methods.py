@@ -1,6 +1,7 @@
 """Methods: the contract for each, and for those that remember an oracle of what they remember."""
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 from spml import checks
 from spml.errors import InputError
 from spml.labels import Labels
-from spml.methods import METHODS, Batch, Clock, Geometry, Needs, Problem, loss_method, method
+from spml.losses import assume_negative
+from spml.methods import METHODS, Batch, Clock, Geometry, Method, Needs, Problem, loss_method, method, register
 from spml.train.loop import Gathered
 
 NAMES = ["a", "b", "c", "d"]
@@ -70,6 +72,30 @@ def test_the_contract_notices_forgotten_state():
         checks.check_resume(Forgetful)
 
 
+class TwoViews(Method):
+    """A loss of several views and of all a head gives, and no objective."""
+
+    name, paper, summary = "two-views", "none", "A test."
+    needs = Needs(views=("weak", "strong"), head="label-wise")
+
+    def loss(self, batch, model, clock):
+        weak, strong = (model(view) for view in batch.views)
+        apart = (weak.embeddings - strong.embeddings).square().mean() + (weak.maps - strong.maps).square().mean()
+        return self.sign * assume_negative(strong.logits, batch.labels).mean() + apart
+
+    sign = 1
+
+
+def test_the_contract_of_a_method_without_objective():
+    checks.check_method(TwoViews)
+
+    class Upside(TwoViews):
+        sign = -1
+
+    with pytest.raises(AssertionError, match="pushes an observed positive down"):
+        checks.check_method(Upside)
+
+
 def test_every_published_name_is_there():
     published = (
         "bce bce-ls iu iun an an-ls wan dw l1r l2r n-ls epr pr role entmin focal asl ll-r ll-ct ll-cp em em-apl las "
@@ -103,6 +129,42 @@ def test_a_loss_only_method_is_one_call():
         assert value.item() == pytest.approx(3.0 * 2 * 0.25)
     finally:
         METHODS.pop("squared")
+
+
+def no_labels(logits, *, weight=1.0): ...
+def loose_setting(logits, labels, weight=1.0): ...
+def unknown_input(logits, labels, weak_logits): ...
+def late_epoch(logits, labels, *, epoch): ...
+def bare_setting(logits, labels, *, weight): ...
+def any_settings(logits, labels, **settings): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (no_labels, "no_labels must take logits and labels first"),
+        (loose_setting, "loose_setting cannot be given 'weight=1.0': before the \\* stand logits, labels, epoch"),
+        (unknown_input, "unknown_input cannot be given 'weak_logits'"),
+        (late_epoch, "late_epoch: 'epoch' is given at every step: put it before the"),
+        (bare_setting, "bare_setting: the setting 'weight' has no default"),
+        (any_settings, "any_settings cannot be given '\\*\\*settings'"),
+        (functools.partial(no_labels), "is no function"),
+    ],
+)
+def test_a_loss_of_the_wrong_form_is_refused_when_it_is_named(function, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        loss_method("wrong", function, paper="none", summary="A test.")
+    assert "wrong" not in METHODS
+
+
+def test_a_method_that_teaches_nothing_is_refused_when_it_is_named():
+    with pytest.raises(TypeError, match="Idle needs 'objective' or 'loss'"):
+
+        @register
+        class Idle(Method):
+            name, paper, summary = "idle", "none", "A test."
+
+    assert "idle" not in METHODS
 
 
 def test_role_is_the_mean_of_both_halves():

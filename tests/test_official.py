@@ -170,10 +170,41 @@ def test_voc_bad_annotations_and_options(tmp_path: Path) -> None:
         voc.from_voc(tmp_path, class_order="random")  # type: ignore[arg-type]
     annotation = root / "Annotations" / "2008_000001.xml"
     annotation.write_text(annotation.read_text().replace("cat", "unicorn"))
-    with pytest.raises(InputError, match="'unicorn' is none of the 20"):
+    with pytest.raises(InputError, match=r"2008_000001\.xml: the class 'unicorn' is none of the 20"):
         voc.from_voc(tmp_path)
     annotation.write_text("<annotation>")
     with pytest.raises(InputError, match=r"2008_000001\.xml: the annotation cannot be read"):
+        voc.from_voc(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("<name>cat</name>", "", "object 1 has no name"),
+        ("<xmin>", "<xmin>q", r"bndbox/xmin of object 1 \(cat\) is 'q0'"),
+        ("<width>20", "<width>nan", "size/width of the image is 'nan'"),
+        ("<annotation>", '<?xml version="1.0" encoding="nope"?><annotation>', "unknown encoding"),
+    ],
+)
+def test_voc_names_the_entry_that_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+    annotation = write_voc(tmp_path) / "VOCdevkit" / "VOC2012" / "Annotations" / "2008_000001.xml"
+    annotation.write_text(annotation.read_text().replace(old, new))
+    with pytest.raises(InputError, match=rf"2008_000001\.xml: .*{message}"):
+        voc.from_voc(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "listed", "message"),
+    [
+        ("train", ["2008_000001", "2008_000001"], "the image '2008_000001' is there twice"),
+        ("val", ["2008_000001"], "the image '2008_000001' is in the list before it, too"),
+        ("train", [], "it lists no image with an object"),
+    ],
+)
+def test_voc_lists_name_each_image_once(tmp_path: Path, part: str, listed: list[str], message: str) -> None:
+    root = write_voc(tmp_path) / "VOCdevkit" / "VOC2012"
+    (root / "ImageSets" / "Main" / f"{part}.txt").write_text("\n".join(listed))
+    with pytest.raises(InputError, match=rf"{part}\.txt: {message}"):
         voc.from_voc(tmp_path)
 
 
@@ -188,6 +219,9 @@ def test_own_voc_annotations(tmp_path: Path) -> None:
     assert dataset.truth is None
     (root / "JPEGImages" / "2008_000003.jpg").unlink()
     with pytest.raises(InputError, match="2008_000003"):
+        voc.from_voc_annotations(root)
+    annotation.write_text(annotation.read_text().replace("2008_000001.jpg", "2008_000002.jpg"))
+    with pytest.raises(InputError, match=r"2008_000002\.xml: its image '2008_000002.jpg' is that of 2008_000001\.xml"):
         voc.from_voc_annotations(root)
 
 
@@ -286,7 +320,31 @@ def test_own_coco_json(tmp_path: Path) -> None:
         ("{", "not COCO json"),
         ('{"images": [], "annotations": []}', "'categories' is missing"),
         ('{"images": {}, "annotations": [], "categories": []}', "'images' is no list"),
-        ('{"images": [], "annotations": [{"image_id": 1, "category_id": 5}], "categories": []}', "5 is missing"),
+        (
+            '{"images": [{"id": 1, "file_name": "a"}], "annotations": [{"image_id": 1, "category_id": 5}], '
+            '"categories": []}',
+            r"annotations\[0\] is of category 5, which is not among",
+        ),
+        ('{"images": [], "annotations": [], "categories": [{"id": 1}]}', r"categories\[0\] has no 'name'"),
+        ('{"images": ["a.jpg"], "annotations": [], "categories": []}', r"images\[0\] has no 'id'"),
+        (
+            '{"images": [{"id": [1], "file_name": "a"}], "annotations": [], "categories": []}',
+            r"images\[0\] has no 'id'",
+        ),
+        (
+            '{"images": [{"id": 1, "file_name": "a"}, {"id": 1, "file_name": "b"}], "annotations": [], '
+            '"categories": []}',
+            "the image id 1 is there twice",
+        ),
+        (
+            '{"images": [{"id": 1, "file_name": "a"}, {"id": 2, "file_name": "a"}], "annotations": [], '
+            '"categories": []}',
+            "the image name 'a' is there twice",
+        ),
+        (
+            '{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]}',
+            "the category name 'a' is there twice",
+        ),
         ('{"images": [], "annotations": [], "categories": []}', "no annotation"),
         (
             '{"images": [], "annotations": [{"image_id": 1, "category_id": 5}], "categories": [{"id":5, "name":"a"}]}',
@@ -296,7 +354,7 @@ def test_own_coco_json(tmp_path: Path) -> None:
 )
 def test_bad_coco_json(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "own.json").write_text(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"own.json: .*{message}"):
         coco.from_coco_json(tmp_path / "own.json")
 
 
@@ -342,6 +400,8 @@ def test_nuswide_merged_split(tmp_path: Path) -> None:
     check_protocol(dataset, 7)
     assert dataset.names.tolist() == nuswide.from_nuswide(tmp_path, train_images=7).names.tolist()
     assert "training images: 6 here, 120000 in the papers" in "\n".join(nuswide.check_counts(dataset))
+    with pytest.raises(InputError, match="train_images is 0: it must be above 0"):
+        nuswide.from_nuswide(tmp_path, train_images=0)
     with pytest.raises(InputError, match="train_images is 150000"):
         nuswide.from_nuswide(tmp_path)
 
@@ -365,6 +425,9 @@ def test_nuswide_missing_images_and_odd_lines(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="it has 2 lines, the list of images 6"):
         nuswide.from_nuswide(tmp_path, split="official")
     sky.unlink()
+    (tmp_path / "Concepts81.txt").write_text("airport\nsky\nsky\n")
+    with pytest.raises(InputError, match=r"Concepts81\.txt: the concept 'sky' is there twice"):
+        nuswide.from_nuswide(tmp_path)
     (tmp_path / "Concepts81.txt").write_text("airport\nsky\nzebra\n")
     with pytest.raises(InputError, match=r"Labels_sky_Train\.txt.*Groundtruth\.zip"):
         nuswide.from_nuswide(tmp_path, split="official")
@@ -446,6 +509,9 @@ def test_cub_says_which_file_is_missing(tmp_path: Path, missing: str) -> None:
         ("attributes/image_attribute_labels.txt", "1 1 0 1 2\n1 9 0 1 2\n", r"line 2 is \[1, 9, 0, 1\]"),
         ("images.txt", "1 a.jpg\n3 b.jpg\n", "line 2 is '3 b.jpg'"),
         ("train_test_split.txt", "1 0\n", "it has 1 lines, images.txt 8"),
+        ("train_test_split.txt", "".join(f"{row} 0\n" for row in range(1, 9)), "no image is for training"),
+        ("train_test_split.txt", "".join(f"{row} x\n" for row in range(1, 9)), "line 1 says 'x'"),
+        ("images.txt", "".join(f"{row} a.jpg\n" for row in range(1, 9)), "the image 'a.jpg' is there twice"),
     ],
 )
 def test_cub_bad_lines(tmp_path: Path, file: str, text: str, message: str) -> None:

@@ -136,6 +136,9 @@ def test_ambiguous_and_unknown(tmp_path: Path) -> None:
     (tmp_path / "tags.csv").write_text("file,tag\na.jpg,bird\n")
     with pytest.raises(InputError, match="say which by kind"):
         open_data(tmp_path)
+    (tmp_path / "dog" / "run.json").touch()  # the folder of a run
+    assert open_data(tmp_path).classes == ("bird",)
+    (tmp_path / "dog" / "run.json").unlink()
     assert open_data(tmp_path, kind="folder").classes == ("cat", "dog")
     assert open_data(tmp_path, kind="table").classes == ("bird",)
     (tmp_path / "more.csv").write_text("file,tag\na.jpg,bird\n")

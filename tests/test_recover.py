@@ -32,6 +32,7 @@ from spml.recover import (
     label_studio_config,
     recover,
 )
+from spml.train.checkpoint import written_beside
 from spml.train.finished import FinishedRun
 
 CLASSES = ("cat", 'a "big" dog', "Straße, nass", "<b>&amp;", "鳥", "line\nbreak")
@@ -651,6 +652,17 @@ def test_export_says_what_it_cannot_do(recovered: Recovered, tmp_path: Path) -> 
     with pytest.raises(InputError, match="cannot be written"):
         export(recovered, tmp_path / "folder.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.csv"]
+
+
+def test_what_fails_beside_the_writing_is_no_failed_write(tmp_path: Path) -> None:
+    def write() -> None:
+        with written_beside(tmp_path / "out") as beside:
+            beside.write_text("half")
+            raise OSError("the input went away")
+
+    with pytest.raises(OSError, match="the input went away"):
+        write()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", FORMATS)

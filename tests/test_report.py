@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import hashlib
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -26,7 +27,6 @@ from spml.methods import Clock, Problem, method
 from spml.models import build_classifier
 from spml.recover import recover
 from spml.report import Series, Study, k_sensitivity, label_budget, line_chart, loss_landscape, write_report
-from spml.report import page as page_module
 from spml.report.axes import Axis, log_ticks, round_ticks
 from spml.report.beliefs import Beliefs, believed, saw_more
 from spml.report.comparison import groups
@@ -562,8 +562,8 @@ def test_there_is_no_evidence_without_places():
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     path, before, _ = report(tmp_path, a_run())
-    monkeypatch.setattr(page_module.os, "fsync", _no_space)
-    with pytest.raises(InputError, match=r"cannot be written to .*report\.html \(No space left"):
+    monkeypatch.setattr(os, "fsync", _no_space)
+    with pytest.raises(InputError, match=r"report\.html cannot be written: no space left"):
         write_report([a_run(seed=1)], path, recovered=[None])
     assert path.read_text(encoding="utf-8") == before
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]

@@ -143,6 +143,10 @@ def predict(
     device: str = "auto",
 ) -> None:
     """Label new rows with a trained run. Needs neither a GPU nor the training data."""
+    from .train.finished import unfinished
+
+    if not recover and (said := unfinished(run)):
+        typer.echo(f"spml: {said}. These labels are those of its best epoch so far.", err=True)
     options: dict[str, Any] = {"threshold": threshold, "top": top, "recover": recover, "label_column": label_column}
     if ray:
         from .bulk import predict_table
@@ -171,9 +175,10 @@ def recover(
     from .recover import export
     from .recover import recover as recover_labels
     from .recover.labelled import read_labelled
-    from .train.finished import open_run
+    from .train.finished import open_run, refuse_among_data
 
     finished = open_run(run)
+    refuse_among_data(out, run)
     given = None if labelled is None else read_labelled(labelled, finished)
     recovered = recover_labels(finished, labelled=given)
     export(recovered, out, format=format)
@@ -190,11 +195,13 @@ def report(
 ) -> None:
     """Write one HTML file with curves, numbers and pictures of one or several runs."""
     from .report import loss_landscape, write_report
-    from .train.finished import open_run
+    from .train.finished import open_run, refuse_among_data
 
     if landscape and len(runs) < 2:
         raise InputError("--landscape compares networks: name at least two runs")
     finished = [open_run(run) for run in runs]
+    for run in runs:
+        refuse_among_data(out, run)
     write_report(finished, out, landscapes={run.name: loss_landscape(run) for run in finished} if landscape else None)
     typer.echo(f"Report: {out}")
 

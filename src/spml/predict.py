@@ -7,7 +7,7 @@ all in memory. No GPU and no training data is needed.
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +27,9 @@ from .errors import InputError
 from .models import Classifier
 from .recover import Calibration
 from .recover import recover as recover_labels
-from .recover.exports import written_beside
 from .train.allocator import keep_freed_memory
-from .train.checkpoint import read_json
-from .train.finished import best_network, open_run
+from .train.checkpoint import read_json, writing, written_beside
+from .train.finished import best_network, open_run, refuse_among_data
 from .train.loop import choose_device
 
 FORMATS = (".csv", ".parquet", ".jsonl")
@@ -69,6 +68,9 @@ def predict_files(
     if out.suffix not in FORMATS:
         raise InputError(f"{out}: the file must end in {', '.join(FORMATS)}")
     check_label_column(label_column, recover)
+    refuse_among_data(out, run)
+    if out.resolve() in [path.resolve() for path in inputs]:
+        raise InputError(f"--out {out} is what shall be labelled: name another file")
     label = Labeller(run, threshold=threshold, top=top, device=device, recover=recover)
     count, parts = blocks(inputs, label, label_column)
     shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -384,7 +386,8 @@ def _writer(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]
 
     def flush() -> None:
         if waiting:
-            append(pa.concat_tables(waiting))
+            with writing(out):
+                append(pa.concat_tables(waiting))
             waiting.clear()
 
     def write(lines: pa.Table) -> None:
@@ -394,9 +397,13 @@ def _writer(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]
         if sum(len(table) for table in waiting) >= _LINES:
             flush()
 
-    with written_beside(out) as beside, _sink(beside, out.suffix, schema) as append:
+    with written_beside(out, shared=True) as beside, ExitStack() as open_file:
+        with writing(out):
+            append = open_file.enter_context(_sink(beside, out.suffix, schema))
         yield write
         flush()
+        with writing(out):
+            open_file.close()
 
 
 @contextmanager

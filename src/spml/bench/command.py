@@ -36,7 +36,9 @@ def bench(
     search: Annotated[
         str | None, typer.Option(help="published, grid, none or optuna; by default the protocol's.")
     ] = None,
-    trials: Annotated[int, typer.Option(help="Of optuna: trials a method and data set.", min=1)] = 20,
+    trials: Annotated[
+        int | None, typer.Option(help="Of optuna: trials a method and data set; by default 20.", min=1)
+    ] = None,
     storage: Annotated[str | None, typer.Option(help="Of optuna: a storage to share, as sqlite:///search.db.")] = None,
     workers: Annotated[int, typer.Option(help="Runs at one time, on one GPU or on that many cores.", min=1)] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -59,6 +61,9 @@ def bench(
         raise InputError("give the folder for the results: --out DIR")
     plan = _plan(name, sources, methods, seeds, features, search, set_ or [])
     runner = Runner(sources, (out or Path()) / "runs", device=device, workers=workers, say=typer.echo)
+    for option, given in (("--trials", trials), ("--storage", storage)):
+        if given is not None and plan.search != "optuna":
+            raise InputError(f"{option} {given} is for --search optuna, and the search here is {plan.search!r}")
     for note in plan.notes:
         typer.echo(note)
     if dry_run:
@@ -77,7 +82,8 @@ def _built_in(name: str) -> list[str]:
     from .protocols import read_toml, shipped
 
     there = name in shipped("protocols") or Path(name).is_file()
-    return [f"{SCENES}={SCENES}"] if there and set(read_toml("protocols", name).get("data", {})) == {SCENES} else []
+    data = read_toml("protocols", name).get("data") if there else None
+    return [f"{SCENES}={SCENES}"] if isinstance(data, dict) and set(data) == {SCENES} else []
 
 
 @dataclass(frozen=True)
@@ -109,15 +115,13 @@ def _plan(
     search: str | None,
     changes: Sequence[str],
 ) -> Plan:
-    from .protocols import SEARCHES, load_protocol, one_of, read_toml, shipped
-    from .studies import load_study
+    from .protocols import SEARCHES, load_protocol, one_of, shipped
+    from .studies import is_study, load_study
 
     if name not in shipped("protocols") and name not in shipped("studies") and not Path(name).is_file():
         known = ", ".join([*shipped("protocols"), *shipped("studies")])
         raise InputError(f"there is no protocol or study {name!r}; there are {known}, or give the path of a .toml file")
-    study = None
-    if name in shipped("studies") or (name not in shipped("protocols") and "run" in read_toml("studies", name)):
-        study = load_study(name, features=features, changes=changes)
+    study = load_study(name, features=features, changes=changes) if is_study(name) else None
     protocol = study.protocol if study else load_protocol(name, changes)
     if features and not protocol.features:
         raise InputError(f"{name} trains networks on images; on features run cole2021-linear or features")
@@ -129,9 +133,22 @@ def _plan(
     one_of("--search", "it", chosen, SEARCHES)
     space = "grid" if chosen == "optuna" else chosen
     cells = study.cells(data, entries, space) if study else list(protocol.cells(data, entries, space))
+    _check_varied(cells, sources)
     cells, notes = _runnable(cells, sources, asked or ())
     notes += [f"{source.name}: {note}" for source in sources for note in getattr(source.pack, "notes", ())]
     return Plan(protocol, study, cells, _seeds(seeds) or protocol.seeds, chosen, notes)
+
+
+def _check_varied(cells: Sequence[Cell], sources: Sequence[Source]) -> None:
+    """Features that come with the data are the same, whatever network a cell names."""
+    given = {source.name: source.feature_file for source in sources}
+    for cell in cells:
+        file = given[cell.base.data]
+        if cell.base.features and cell.varied in ("backbone", "image_size") and file is not None:
+            raise InputError(
+                f"{cell.base.data}: {cell.varied} cannot be varied on the features of {file}, which are given; it can "
+                "on images, or on data without a features*.npy, whose features are computed"
+            )
 
 
 def _runnable(cells: Sequence[Cell], sources: Sequence[Source], asked: Sequence[str]) -> tuple[list[Cell], list[str]]:
@@ -164,7 +181,7 @@ def _seeds(text: str | None) -> tuple[int, ...]:
     return seeds
 
 
-def _run(plan: Plan, runner: Runner, out: Path, trials: int, storage: str | None) -> None:
+def _run(plan: Plan, runner: Runner, out: Path, trials: int | None, storage: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -179,7 +196,7 @@ def _run(plan: Plan, runner: Runner, out: Path, trials: int, storage: str | None
     optuna = None
     if plan.search == "optuna":
         at_once = 8 if plan.protocol.features else runner.workers
-        optuna = Optuna(trials, storage, at_once)
+        optuna = Optuna(trials or 20, storage, at_once)
     outcomes = execute(plan.cells, plan.seeds, runner, plan.protocol.select_on, optuna)
     chosen = [outcome.trial for outcome in outcomes if outcome.chosen]
     runner.forget_weights([outcome.trial for outcome in outcomes], chosen)

@@ -140,8 +140,9 @@ def _value(trial: Trial, key: str) -> Any:
 
 
 def best_of(lines: Sequence[Line], data: str) -> Line | None:
-    """The best method that saw one positive a row."""
-    usable = [line for line in lines if line.data == data and not line.reference and not line.varied]
+    """The best method that saw one positive a row; where all saw more, the best of all."""
+    there = [line for line in lines if line.data == data and not line.varied]
+    usable = [line for line in there if not line.reference] or there
     return max(usable, key=lambda line: line.mean, default=None)
 
 
@@ -217,9 +218,13 @@ def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
 
 def explain_p(lines: Sequence[Line]) -> str:
     """What the p-values are; nothing where there are none."""
-    names = sorted({str(row["test"]) for row in table_rows(lines) if row["test"]})
-    against = "against the best method that saw one positive a row, not corrected for the number of methods"
-    return f"p: {' or '.join(names)}, two-sided, {against}." if names else ""
+    tested = [row for row in table_rows(lines) if row["test"]]
+    if not tested:
+        return ""
+    names = " or ".join(sorted({str(row["test"]) for row in tested}))
+    best = [best_of(lines, row["data"]) for row in tested]
+    which = "" if any(line is not None and line.reference for line in best) else " that saw one positive a row"
+    return f"p: {names}, two-sided, against the best method{which}, not corrected for the number of methods."
 
 
 def markdown(title: str, header: Sequence[str], cells: Sequence[Sequence[str]], notes: Sequence[str]) -> str:

@@ -47,6 +47,11 @@ class Draw:
         """Whether the labels are those that came with the data."""
         return (self.positives, self.negatives, self.drop, self.by, self.seed) == (1, 0, None, "uniform", 1200)
 
+    @property
+    def single(self) -> bool:
+        """Whether a row shows one positive and nothing else."""
+        return self.positives <= 1 and self.negatives == 0 and self.drop is None
+
     def shown(self, pack: Pack, need: str = "positives") -> tuple[Int64, Labels]:
         """The training rows that take part, and what a method that needs such labels sees of them.
 

@@ -33,7 +33,7 @@ from ..train.loop import Run, choose_device
 from ..train.predictions import predict
 from ..train.settings import TrainSettings
 from .draws import Draw
-from .packs import open_pack, source_of
+from .packs import OfficialPack, open_pack, source_of
 from .predictions import keep_predictions
 from .workers import in_workers, interrupted
 
@@ -82,7 +82,7 @@ def code_version() -> str:
 
 
 def pack_fingerprint(pack: Pack) -> str:
-    """The labels, the split, the names of the rows, and the images where a pack has them in zip files."""
+    """The labels, the split, the names of the rows, and the images: what zip files say of them, or their sizes."""
     digest = hashlib.sha256()
     for array in (pack.truth, pack.observed, pack.train, pack.val, pack.test, np.char.encode(pack.ids, "utf-8")):
         digest.update(repr((array.shape, array.dtype)).encode() + np.ascontiguousarray(array).tobytes())
@@ -91,6 +91,8 @@ def pack_fingerprint(pack: Pack) -> str:
     for archive in sorted(pack.directory.glob("*.zip")):
         with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(archive) as file:  # said when images are opened
             digest.update(repr([(one.filename, one.file_size, one.CRC) for one in file.infolist()]).encode())
+    if isinstance(pack, OfficialPack):
+        digest.update(repr(pack.file_sizes).encode())
     return digest.hexdigest()[:16]
 
 

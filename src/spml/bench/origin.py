@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -16,9 +17,10 @@ def made_by(device: str) -> dict[str, str]:
 
 
 def command() -> str:
-    """The command that is running."""
+    """The command that is running, without the password of a storage it names."""
     name = Path(sys.argv[0]).name
-    return shlex.join(["spml" if name in ("__main__.py", "cli.py") else name, *sys.argv[1:]])
+    text = shlex.join(["spml" if name in ("__main__.py", "cli.py") else name, *sys.argv[1:]])
+    return re.sub(r"(://[^/@:\s]*):[^/@\s]*@", r"\1:***@", text)
 
 
 def commit() -> str:

@@ -17,6 +17,7 @@ from ..data.open import open_data
 from ..data.pack import Pack, load_pack
 from ..data.scenes import QUICKSTART, scenes
 from ..errors import InputError
+from ..train.job import file_sizes
 
 SCENES = "scenes"  # in place of a path; a folder of that name is ./scenes
 
@@ -27,6 +28,8 @@ class OfficialPack(Pack):
 
     notes: tuple[str, ...] = ()
     """What differs from the papers' counts, a sentence each."""
+    file_sizes: tuple[int, ...] = ()
+    """Bytes of each image's file."""
 
     def images(self, size: int = 320, **options: Any) -> ImageStore:
         store = open_data(self.directory, size=size, **options).store
@@ -67,7 +70,8 @@ def _official(folder: Path) -> OfficialPack:
     dataset = open_data(folder)
     if dataset.truth is None:
         raise InputError(f"{folder}: a benchmark needs data whose full labels are known, and these have none")
-    return OfficialPack(**_parts(dataset), directory=folder, notes=dataset.notes)
+    sizes = file_sizes(dataset.store) if isinstance(dataset.store, ImageStore) else []
+    return OfficialPack(**_parts(dataset), directory=folder, notes=dataset.notes, file_sizes=tuple(sizes))
 
 
 @lru_cache(maxsize=1)

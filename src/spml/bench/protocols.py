@@ -17,19 +17,20 @@
     [methods.NAME.on.voc12]          # settings, train and grid for one data set
 
 A value pinned for a method or for a method on a data set is one whose choice the paper tells: it is searched only
-when everything is (`grid`), not when only what the paper leaves open is (`published`).
+when everything is (`grid`), not when only what the paper leaves open is (`published`). The text "none" stands for
+None, which TOML has not.
 """
 
 from __future__ import annotations
 
-import copy
 import csv
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ..data.views import ViewSettings
 from ..errors import InputError
@@ -40,13 +41,24 @@ from .jobs import LinearInit
 from .trials import Trial
 
 SEARCHES = ("published", "grid", "none", "optuna")
-_LINEAR = ("epochs", "batch_size", "learning_rate", "early_stopping", "seed")  # what a linear head has of TrainSettings
-_TOP = {
-    *("title", "about", "kind", "backbone", "image_size", "head", "seeds", "search", "select_on", "paper"),
-    *("train", "grid", "draw", "data", "methods"),
+TOP = {  # the keys of a file and their types
+    **{"title": str, "about": str, "kind": Any, "backbone": str, "image_size": int, "head": str | None},
+    **{"seeds": tuple[int, ...], "search": Any, "select_on": Any, "paper": dict | None},
+    **dict.fromkeys(("train", "grid", "draw", "data", "methods"), dict),
 }
-_ENTRY = {"method", "settings", "train", "grid", "draw", "head", "head_settings", "linear_init", "on"}
-_ON = {"settings", "train", "grid"}
+_ON = dict.fromkeys(("settings", "train", "grid"), dict)
+_ENTRY = {
+    **{"method": str, "draw": dict, "head": str | None, "head_settings": dict, "linear_init": dict | None, "on": dict},
+    **_ON,
+}
+_PAPER = {"file": str, "table": str | int, "setting": str}
+_LINEAR = ("epochs", "batch_size", "learning_rate", "early_stopping")  # what a linear head has of TrainSettings
+_SEED = "seed is not set here: every run is made with each of seeds = [0, 1, 2], or of --seeds"
+_WORDS: dict[Any, str] = {
+    **{str: "a text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"},
+    **{NoneType: '"none"', tuple[int, ...]: "a list of whole numbers", tuple[float, ...]: "a list of numbers"},
+    tuple[float, float]: "a list of two numbers",
+}
 
 
 @dataclass(frozen=True)
@@ -124,7 +136,7 @@ class Protocol:
         name = given.get("method", entry)
         on = given.get("on", {}).get(data, {})
         train = {**self.train, **given.get("train", {}), **on.get("train", {})}
-        settings = _settings({**given.get("settings", {}), **on.get("settings", {})})
+        settings = {**given.get("settings", {}), **on.get("settings", {})}
         pinned = {f"train.{key}" for part in (given, on) for key in part.get("train", {})}
         pinned |= {f"settings.{key}" for key in settings}
         grid = {**self.grid, **_flat(given.get("grid", {})), **_flat(on.get("grid", {}))}
@@ -145,7 +157,7 @@ class Protocol:
             image_size=self.image_size,
             head=given.get("head", self.head),
             head_settings=given.get("head_settings", {}),
-            linear_init=_linear_init(given.get("linear_init")),
+            linear_init=_linear_init(given.get("linear_init"), f"{self.name}: {entry}"),
         )
         if self.features and METHODS[name].objective is Method.objective:
             raise InputError(f"{self.name}: {entry} defines no objective, only a loss of images: it needs images")
@@ -153,6 +165,12 @@ class Protocol:
             raise InputError(
                 f"{self.name}: {entry} is made for the head {METHODS[name].needs.head!r}, which features cannot have"
             )
+        if self.features and (base.head not in (None, "linear") or base.head_settings or base.linear_init):
+            raise InputError(
+                f"{self.name}: {entry}: on features every head is linear; head, head_settings and linear_init are for "
+                "images"
+            )
+        _check_searched(f"{self.name}: {entry}", name, grid)
         return Cell(base, grid)
 
     def cells(self, data: Sequence[str], entries: Sequence[str], search: str) -> Iterator[Cell]:
@@ -175,12 +193,12 @@ def load_protocol(name: str, changes: Sequence[str] = ()) -> Protocol:
     return make_protocol(Path(name).stem, raw)
 
 
-def read_toml(kind: str, name: str) -> dict[str, Any]:
-    """The file of that name in the package, or at that path."""
-    path = shipped(kind).get(name) or Path(name)
+def read_toml(kind: str, name: str, beside: Path | None = None) -> dict[str, Any]:
+    """The file of that name in the package, or at that path, which is taken from `beside`."""
+    path = shipped(kind).get(name) or (beside or Path()) / name
     if not path.is_file():
         raise InputError(
-            f"there is no file {name!r}, and {kind} of that name there are none: {', '.join(shipped(kind))}"
+            f"there is no file {str(path)!r}, and {kind} of that name there are none: {', '.join(shipped(kind))}"
         )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -208,17 +226,22 @@ def change_value(raw: dict[str, Any], change: str) -> None:
 
 def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
     """The checked protocol of a file's table."""
-    raw = copy.deepcopy(dict(raw))
-    known_keys(name, raw, _TOP)
+    raw = {**_nones(raw), "search": raw.get("search", "grid")}  # of which "none" is one
+    known_keys(name, raw, TOP)
     for key in ("title", "kind", "data"):
         if key not in raw:
             raise InputError(f"{name}: {key!r} is missing")
     one_of(name, "kind", raw["kind"], ("linear", "finetune"))
-    search, select_on = raw.get("search", "grid"), raw.get("select_on", "every seed")
-    one_of(name, "search", search, SEARCHES[:3])
+    select_on = raw.get("select_on", "every seed")
+    one_of(name, "search", raw["search"], SEARCHES[:3])
     one_of(name, "select_on", select_on, ("every seed", "first seed"))
     for data, table in raw["data"].items():
-        known_keys(f"{name}: data.{data}", table, {"k"})
+        known_keys(f"{name}: data.{data}", table, {"k": float | None})
+    if raw.get("image_size", 1) < 1:
+        raise InputError(f"{name}: image_size must be at least 1, not {raw['image_size']}")
+    seeds = raw.get("seeds", [0, 1, 2])
+    if any(not 0 <= seed < 2**63 for seed in seeds):
+        raise InputError(f"{name}: seeds must be whole numbers from 0 to 2^63 - 1, not {seeds}")
     train = raw.get("train", {})
     linear = raw["kind"] == "linear"
     _train(train, name, linear)
@@ -226,7 +249,7 @@ def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
         _check_entry(f"{name}: methods.{entry}", entry, table, raw["data"], linear)
     paper = raw.get("paper")
     if paper is not None:
-        known_keys(f"{name}: paper", paper, {"file", "table", "setting"})
+        known_keys(f"{name}: paper", paper, _PAPER)
         if paper.get("file") not in shipped("papers"):
             raise InputError(f"{name}: paper.file must be one of {', '.join(shipped('papers'))}")
     return Protocol(
@@ -237,8 +260,8 @@ def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
         backbone=raw.get("backbone", "lite2"),
         image_size=raw.get("image_size", 320),
         head=raw.get("head"),
-        seeds=tuple(raw.get("seeds", (0, 1, 2))),
-        search=search,
+        seeds=tuple(dict.fromkeys(seeds)),
+        search=raw["search"],
         select_on=select_on,
         paper=None if paper is None else Paper(paper["file"], str(paper.get("table", "")), paper.get("setting", "")),
         train=train,
@@ -249,13 +272,65 @@ def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
     )
 
 
-def known_keys(where: str, table: Any, known: set[str]) -> None:
-    """Every key must be known, and the error names those that are."""
+def known_keys(where: str, table: Any, known: Mapping[str, Any]) -> None:
+    """Every key must be known and its value of the type that `known` names; the error says what would be right."""
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a table")
     for key in table:
         if key not in known:
             raise InputError(f"{where}: there is no key {key!r}; the keys are {', '.join(sorted(known))}")
+        check_kind(f"{where}: {key}", table[key], known[key])
+
+
+def check_kind(where: str, value: Any, kind: Any) -> None:
+    """The value must be of that type, as a dataclass names it."""
+    if not _fits(value, kind):
+        kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+        raise InputError(f"{where} must be {' or '.join(_WORDS[each] for each in kinds)}, not {value!r}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """In a file a tuple is a list, and one of any length has at least one value."""
+    if kind is Any:
+        return True
+    if isinstance(kind, UnionType):
+        return any(_fits(value, each) for each in get_args(kind))
+    if get_origin(kind) is tuple:
+        first, last = get_args(kind)
+        right = isinstance(value, list) and (len(value) > 0 if last is ... else len(value) == 2)
+        return right and all(_fits(each, first) for each in value)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def check_settings(where: str, name: str, settings: Mapping[str, Any]) -> None:
+    """The settings must be of that method, and of its settings' types."""
+    hints = get_type_hints(METHODS[name].Settings)
+    kinds = {one.name: _setting_kind(one.default, hints[one.name]) for one in fields(METHODS[name].Settings)}
+    for key, value in settings.items():
+        check_kind(f"{where}: settings.{key}", value, kinds.get(key, Any))
+    try:
+        method(name, **settings)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _setting_kind(default: Any, hint: Any) -> Any:
+    """The type of a setting, where it can be checked. One that names none is a number if its default is one."""
+    if hint is Any and isinstance(default, (int, float)) and not isinstance(default, bool):
+        return float | None
+    parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return hint if all(part in _WORDS for part in parts) else Any
+
+
+def check_train_key(where: str, key: str, linear: bool) -> None:
+    """`train.…` must be what can be searched or varied."""
+    can = [f"train.{name}" for name in _train_kinds(linear) if name != "views"]
+    if key == "train.seed":
+        raise InputError(f"{where}: train.{_SEED}")
+    if key not in can:
+        raise InputError(f"{where}: {key!r} is none of {', '.join(can)}{', all that a linear head has' * linear}")
 
 
 def one_of(where: str, key: str, value: Any, allowed: Sequence[str]) -> None:
@@ -275,49 +350,66 @@ def _check_entry(where: str, entry: str, table: Any, data: Mapping[str, Any], li
         known_keys(f"{where}.on.{data_name}", on, _ON)
         parts.append((f"{where}.on.{data_name}", on))
     for place, part in parts:
-        try:
-            method(name, **_settings(part.get("settings", {})))
-        except InputError as error:
-            raise InputError(f"{place}: {error}") from None
+        check_settings(place, name, part.get("settings", {}))
         _train(part.get("train", {}), place, linear)
-        for key in _checked_grid(place, part.get("grid", {}), linear):
-            if key.startswith("settings."):
-                setting = key.partition(".")[2]
-                if setting not in {f.name for f in fields(METHODS[name].Settings)}:
-                    raise InputError(f"{place}: grid: method {name!r} has no setting {setting!r}")
+        _check_searched(place, name, _checked_grid(place, part.get("grid", {}), linear))
     _checked_draw(where, table.get("draw", {}))
     _linear_init(table.get("linear_init"), where)
 
 
+def _check_searched(where: str, name: str, grid: Mapping[str, Sequence[Any]]) -> None:
+    for key, values in grid.items():
+        table, _, setting = key.partition(".")
+        for value in values if table == "settings" else ():
+            check_settings(f"{where}: grid", name, _nones({setting: value}))
+
+
 def _checked_draw(where: str, table: Any) -> dict[str, Any]:
-    known_keys(f"{where}: draw", table, {f.name for f in fields(Draw)})
-    Draw(**table)
+    known_keys(f"{where}: draw", table, get_type_hints(Draw))
+    try:
+        Draw(**table)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     return dict(table)
 
 
+def _train_kinds(linear: bool) -> dict[str, Any]:
+    """What can be said of training, and its types. The seed is not of it, since `seeds` are."""
+    kinds = {**get_type_hints(TrainSettings), "views": dict}
+    return {name: kind for name, kind in kinds.items() if name != "seed" and (name in _LINEAR or not linear)}
+
+
 def _train(table: Mapping[str, Any], where: str, linear: bool) -> TrainSettings:
-    known = set(_LINEAR) if linear else {f.name for f in fields(TrainSettings)}
-    known_keys(f"{where}: train", table, known)
+    if "seed" in table:
+        raise InputError(f"{where}: train.{_SEED}")
+    known_keys(f"{where}: train", table, _train_kinds(linear))
     values = dict(table)
     if "views" in values:
-        known_keys(f"{where}: train.views", values["views"], {f.name for f in fields(ViewSettings)})
-        values["views"] = ViewSettings(**_tuples(values["views"]))
+        known_keys(f"{where}: train.views", values["views"], get_type_hints(ViewSettings))
     try:
+        if "views" in values:
+            values["views"] = ViewSettings(**_tuples(values["views"]))
         return TrainSettings(**values)
     except InputError as error:
         raise InputError(f"{where}: train: {error}") from None
 
 
-def _linear_init(table: Mapping[str, Any] | None, where: str = "") -> LinearInit | None:
+def _linear_init(table: Mapping[str, Any] | None, where: str) -> LinearInit | None:
     if table is None:
         return None
-    known_keys(f"{where}: linear_init", table, {f.name for f in fields(LinearInit)})
-    return LinearInit(**_tuples(table))
+    known_keys(f"{where}: linear_init", table, get_type_hints(LinearInit))
+    made = LinearInit(**_tuples(table))
+    if not all(number > 0 for number in (made.epochs, *made.learning_rates, *made.batch_sizes)):
+        raise InputError(f"{where}: linear_init: every number must be above 0")
+    return made
 
 
-def _settings(table: Mapping[str, Any]) -> dict[str, Any]:
-    """TOML has no None: the text "none" stands for it."""
-    return {key: None if value == "none" else value for key, value in table.items()}
+def _nones(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with None for "none", in the tables within it as well."""
+    return {
+        key: _nones(value) if isinstance(value, dict) else None if value == "none" else value
+        for key, value in table.items()
+    }
 
 
 def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -342,15 +434,16 @@ def _checked_grid(where: str, table: Mapping[str, Any], linear: bool) -> dict[st
         grid = _flat(table)
     except InputError as error:
         raise InputError(f"{where}: grid: {error}") from None
-    trained = set(_LINEAR) if linear else {f.name for f in fields(TrainSettings)}
     for key, values in grid.items():
         kind, _, name = key.partition(".")
-        if kind not in ("train", "settings") or (kind == "train" and name not in trained) or not name:
-            raise InputError(
-                f"{where}: grid: {key!r} is neither settings.… nor one of train.{', train.'.join(trained)}"
-            )
+        if kind not in ("train", "settings") or not name:
+            raise InputError(f"{where}: grid: {key!r} is neither settings.… nor train.…")
         if not values:
             raise InputError(f"{where}: grid: {key} is empty")
+        if kind == "train":
+            check_train_key(f"{where}: grid", key, linear)
+            for value in values:
+                _train(_nones({name: value}), f"{where}: grid", linear)
     return grid
 
 

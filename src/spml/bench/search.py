@@ -50,7 +50,8 @@ def execute(
         searched = [of_cell if len(of_cell) > 1 else [] for of_cell in tried]
         runner.rows([seeded(trial, seed) for of_cell in searched for trial in of_cell for seed in judged])
     else:
-        tried = [_ask_optuna(cell, judged, runner, optuna) if cell.space else [cell.base] for cell in cells]
+        storage = _open_storage(optuna.storage)
+        tried = [_ask_optuna(cell, judged, runner, optuna, storage) if cell.space else [cell.base] for cell in cells]
     best = [_best(of_cell, judged, runner) if len(of_cell) > 1 else of_cell[0] for of_cell in tried]
     runner.rows([seeded(trial, seed) for trial in best for seed in seeds])
     outcomes = []
@@ -73,17 +74,32 @@ def _score(trial: Trial, seeds: Sequence[int], runner: Runner) -> float:
     return sum(float(row["validation_map"]) for row in rows) / len(rows)
 
 
-def _ask_optuna(cell: Cell, seeds: Sequence[int], runner: Runner, options: Optuna) -> list[Trial]:
-    """The distinct settings that optuna tried here and on every machine with this storage."""
+def _open_storage(address: str | None) -> Any:
+    """The database at that address; None stands for the memory of this process."""
     try:
         import optuna
-        from optuna.trial import TrialState
     except ImportError:
         raise InputError("--search optuna needs its package: pip install 'spml[search]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage: Any = options.storage
-    if storage is not None and storage.startswith("sqlite:"):  # other machines may hold the file for a while
-        storage = optuna.storages.RDBStorage(storage, engine_kwargs={"connect_args": {"timeout": 120}})
+    if address is None:
+        return None
+    # Other machines may hold a file for a while.
+    options = {"connect_args": {"timeout": 120}} if address.startswith("sqlite:") else None
+    try:
+        return optuna.storages.RDBStorage(address, engine_kwargs=options)
+    except Exception as error:  # every database has its own
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise InputError(
+            f"--storage {address} cannot be opened ({reason}): give the address of a database that can be reached, "
+            "as sqlite:///search.db"
+        ) from None
+
+
+def _ask_optuna(cell: Cell, seeds: Sequence[int], runner: Runner, options: Optuna, storage: Any) -> list[Trial]:
+    """The distinct settings that optuna tried here and on every machine with this storage."""
+    import optuna
+    from optuna.trial import TrialState
+
     study = optuna.create_study(
         study_name=_study_name(cell, seeds, runner),
         storage=storage,

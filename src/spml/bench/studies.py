@@ -6,7 +6,8 @@ seeds                            # otherwise the protocol's
 paper = {file, table, setting}   # numbers to set beside ours; a setting left out is the varied value
 intervals = true                 # also: how far k estimated from a few rows may lie off (Cole et al., Table A2)
 
-[images]                         # protocol = "…", keys of a protocol to change in it, a run or vary of its own
+[images]                         # protocol = "…", keys of a protocol to change in it, a run or vary of its own.
+                                 # A protocol of the package by its name, one's own by its path from this file
 [features]                       # the same for --features
 [methods.NAME]                   # further entries, or changes of the protocol's
 [draw]                           # as in a protocol
@@ -26,13 +27,33 @@ from typing import Any
 from ..errors import InputError
 from ..labels import k_intervals
 from ..report.studies import Study as Chart
-from .protocols import Cell, Protocol, change_value, known_keys, make_protocol, read_toml, shipped
+from .protocols import (
+    TOP,
+    Cell,
+    Protocol,
+    change_value,
+    check_kind,
+    check_settings,
+    check_train_key,
+    known_keys,
+    make_protocol,
+    read_toml,
+    shipped,
+)
 from .trials import Source
 
 _KEYS = {
-    *("title", "about", "where", "run", "seeds", "paper", "intervals"),
-    *("images", "features", "methods", "draw", "vary", "show"),
+    **{"title": str, "about": str, "where": str, "run": Any, "seeds": Any, "paper": Any, "intervals": bool},
+    **dict.fromkeys(("images", "features", "methods", "draw", "vary", "show"), dict),
 }
+_ADDED = ("train", "data", "draw", "methods")  # tables that are added to the protocol's; all others replace it
+_SIDE = {
+    **dict.fromkeys(TOP, Any),  # they are checked in the protocol that they change
+    **dict.fromkeys((*_ADDED, "vary"), dict),
+    **{"protocol": str, "run": Any},
+}
+_SHOW = {"x": str, "y": Any, "x_label": str, "log_x": bool}
+_VARIED = {"k": float | None, "backbone": str, "image_size": int, "head": str | None}
 
 
 @dataclass(frozen=True)
@@ -62,7 +83,12 @@ class Study:
             for key, values in self.vary.items():
                 for value in self._values(key, values, cell.base.data):
                     space = {name: found for name, found in cell.space.items() if name != key}
-                    cells.append(Cell(cell.base.changed({key: value}), space, key, value))
+                    try:
+                        base = cell.base.changed({key: value})
+                    except InputError as error:
+                        raise InputError(f"{self.name}: vary: {error}") from None
+                    check_settings(f"{self.name}: {base.entry}", base.method, base.settings)
+                    cells.append(Cell(base, space, key, value))
         return cells
 
     def _values(self, key: str, values: Any, data: str) -> Sequence[Any]:
@@ -120,6 +146,13 @@ MEASURES = {
 }
 
 
+def is_study(name: str) -> bool:
+    """Whether this is the name of a study, or a file that is one."""
+    if name in shipped("protocols") or name in shipped("studies"):
+        return name in shipped("studies")
+    return not {"run", "images", "features"}.isdisjoint(read_toml("studies", name))
+
+
 def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Study:
     """A study of the package by its name, or one's own by its path."""
     raw = read_toml("studies", name)
@@ -130,30 +163,36 @@ def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Stu
         hint = "leave --features out" if features else "give --features"
         raise InputError(f"the study {stem} is on {other} only: {hint}" if other in raw else f"{stem}: no protocol")
     changed = dict(raw[side])
+    known_keys(f"{stem}: {side}", changed, _SIDE)
     if "protocol" not in changed:
         raise InputError(f"{stem}: {side}.protocol is missing")
-    merged = read_toml("protocols", changed.pop("protocol"))
+    named = changed.pop("protocol")
+    merged = read_toml("protocols", named, beside=Path(name).parent)
+    make_protocol(Path(named).stem, merged)  # what is wrong in that file is said of that file
     own = {key: changed.pop(key, raw.get(key)) for key in ("run", "vary")}
     if "title" not in raw or own["run"] is None:
         raise InputError(f"{stem}: {'run' if 'title' in raw else 'title'!r} is missing")
-    if not isinstance(own["run"], list) or not own["run"]:
+    if not isinstance(own["run"], list) or not own["run"] or not all(isinstance(one, str) for one in own["run"]):
         raise InputError(f'{stem}: run must be a list of methods, as ["an", "em"]')
-    _merge(merged, changed)
-    _merge(merged, {str(key): raw[key] for key in ("methods", "draw", "seeds", "paper") if key in raw})
+    _merge(stem, merged, changed)
+    _merge(stem, merged, {str(key): raw[key] for key in ("methods", "draw", "seeds", "paper") if key in raw})
     if "paper" not in raw and "paper" not in changed:
         merged.pop("paper", None)
     for change in changes:
         change_value(merged, change)
     protocol = make_protocol(stem, merged)
     show = raw.get("show", {})
-    known_keys(f"{stem}: show", show, {"x", "y", "x_label", "log_x"})
+    known_keys(f"{stem}: show", show, _SHOW)
     y = show.get("y", "test_map")
-    measures = (y,) if isinstance(y, str) else tuple(y)
-    for measure in measures:
-        if measure not in MEASURES:
-            raise InputError(f"{stem}: show.y must be of {', '.join(MEASURES)}, not {measure!r}")
-    if not measures:
+    measures = [y] if isinstance(y, str) else y
+    if not isinstance(measures, list) or not measures:
         raise InputError(f"{stem}: show.y must name a measure, of {', '.join(MEASURES)}")
+    for measure in measures:
+        if measure not in list(MEASURES):
+            raise InputError(f"{stem}: show.y must be of {', '.join(MEASURES)}, not {measure!r}")
+    vary = _varied(stem, own["vary"] or {}, protocol.data)
+    for key, values in vary.items():
+        _check_varied(f"{stem}: vary", key, values, protocol.features)
     if show.get("x", "labels") not in COLUMNS:
         raise InputError(f"{stem}: show.x must be of {', '.join(COLUMNS)}, not {show['x']!r}")
     return Study(
@@ -163,23 +202,24 @@ def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Stu
         where=raw.get("where", ""),
         protocol=protocol,
         run=tuple(protocol.entries(own["run"])),
-        vary=_varied(stem, own["vary"] or {}, protocol.data),
-        y=measures,
+        vary=vary,
+        y=tuple(measures),
         x=show.get("x", ""),
         x_label=show.get("x_label", ""),
-        log_x=bool(show.get("log_x", False)),
-        intervals=bool(raw.get("intervals", False)),
+        log_x=show.get("log_x", False),
+        intervals=raw.get("intervals", False),
     )
 
 
-def _merge(protocol: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Tables of train, data and draw are added to, a method's as well; other values and the grid are replaced."""
+def _merge(where: str, protocol: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Tables of `_ADDED` are added to, a method's as well; other values and the grid are replaced."""
     for key, value in changes.items():
         if key == "methods":
             there = protocol.setdefault("methods", {})
+            known_keys(f"{where}: methods", value, dict.fromkeys(value, dict))
             for entry, table in value.items():
                 there[entry] = {**there.get(entry, {}), **table}
-        elif key in ("train", "data", "draw"):
+        elif key in _ADDED:
             protocol[key] = {**protocol.get(key, {}), **value}
         else:
             protocol[key] = value
@@ -192,12 +232,27 @@ def _varied(where: str, table: Mapping[str, Any], data: Mapping[str, Any], above
         if isinstance(value, list) and value:
             found[above + key] = tuple(value)
         elif isinstance(value, dict) and value and set(value) <= set(data):
+            for name, values in value.items():
+                if not isinstance(values, list) or not values:
+                    raise InputError(f"{where}: vary.{above}{key}.{name} must be a list of values, not {values!r}")
             found[above + key] = {name: tuple(values) for name, values in value.items()}
         elif isinstance(value, dict):
             found |= _varied(where, value, data, f"{above}{key}.")
         else:
             raise InputError(f"{where}: vary.{above}{key} must be a list of values, not {value!r}")
     return found
+
+
+def _check_varied(where: str, key: str, values: Any, features: bool) -> None:
+    """What would make rows that do not differ is refused, and values of a type that cannot be."""
+    table = key.partition(".")[0]
+    if table == "train":
+        check_train_key(where, key, features)
+    if features and table in ("head", "head_settings"):
+        raise InputError(f"{where}: on features every head is linear, so {key} cannot be varied; it can on images")
+    for each in values.values() if isinstance(values, dict) else [values]:
+        for value in each:
+            check_kind(f"{where}.{key}", None if value == "none" else value, _VARIED.get(key, Any))
 
 
 def interval_rows(sources: Sequence[Source]) -> list[dict[str, Any]]:

@@ -92,8 +92,8 @@ class Trial:
 
     @property
     def reference(self) -> bool:
-        """Whether the method learns from more than one positive a row."""
-        return METHODS[self.method].needs.labels != "positives"
+        """Whether the method learns from more than one positive a row, by its nature or by its draw."""
+        return METHODS[self.method].needs.labels != "positives" or not self.draw.single
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,13 @@ class Source:
     @cached_property
     def folder(self) -> Path:
         return self.path.parent if self.path.suffix == ".npy" else self.path
+
+    @cached_property
+    def feature_file(self) -> str | None:
+        """The file of features that comes with the data; None: they are computed from the images."""
+        if self.path.suffix == ".npy":
+            return self.path.name
+        return next((path.name for path in sorted(self.folder.glob("features*.npy"))), None)
 
     @cached_property
     def pack(self) -> Pack:
@@ -163,6 +170,9 @@ class Runner:
         return self.out / f"{trial.method}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
     def done(self, trial: Trial) -> bool:
+        source = self.sources[trial.data]
+        if trial.features and source.feature_file is None and not self._features_path(source, trial).exists():
+            return False  # its name is known once there are features
         return self.path(trial).exists()
 
     def rows(self, trials: Sequence[Trial]) -> list[dict[str, Any]]:
@@ -207,10 +217,9 @@ class Runner:
         key = (trial.data, trial.backbone, trial.image_size)
         if key not in self._features:
             source = self.sources[trial.data]
-            named = source.path.name if source.path.suffix == ".npy" else None
-            if named is not None or any(source.folder.glob("features*.npy")):
-                store = source.pack.features(named)
-                file = named or next(source.folder.glob("features*.npy")).name
+            file = source.feature_file
+            if file is not None:
+                store = source.pack.features(file if source.path.suffix == ".npy" else None)
                 named_network = f"{trial.backbone} at {trial.image_size} pixels"
                 self.notes.append(f"{trial.data}: the features are {file}; the protocol names {named_network}.")
             else:
@@ -219,9 +228,11 @@ class Runner:
             self._features[key] = (store, features_digest(store))
         return self._features[key]
 
+    def _features_path(self, source: Source, trial: Trial) -> Path:
+        return self.out / f"features-{source.name}-{trial.backbone}-{trial.image_size}-{source.fingerprint}.npy"
+
     def _made_features(self, source: Source, trial: Trial) -> FeatureStore:
-        name = f"features-{source.name}-{trial.backbone}-{trial.image_size}-{source.fingerprint}.npy"
-        path = self.out / name
+        path = self._features_path(source, trial)
         if not path.exists():
             self.out.mkdir(parents=True, exist_ok=True)
             self.say(f"computing features of {len(source.pack)} images by {trial.backbone}")

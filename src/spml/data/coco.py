@@ -10,7 +10,15 @@ import numpy as np
 
 from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, Truth, open_store
 from spml.data.images import FilePath, ImageStore
-from spml.data.official import PaperCounts, count_mismatches, from_truth, need_file, need_images, with_count_notes
+from spml.data.official import (
+    PaperCounts,
+    count_mismatches,
+    from_truth,
+    need_distinct,
+    need_file,
+    need_images,
+    with_count_notes,
+)
 from spml.data.own import from_known
 from spml.errors import InputError
 from spml.labels import Entries, Labels
@@ -61,7 +69,7 @@ def from_coco(
         row = {image: len(names) + place for place, image in enumerate(ids)}
         rows += [row[image] for image, _ in instances.present]
         columns += [column for _, column in instances.present]
-        part_files = [_file(file, instances, image) for image in ids]
+        part_files = [instances.files[image] for image in ids]
         files += need_images(root / part, part_files, f"{part}.zip") if features is None else map(Path, part_files)
         names += [f"{part}/{name}" for name in part_files]
         train_rows = train_rows or len(ids)
@@ -100,13 +108,9 @@ def from_coco_json(
         raise InputError(f"{file}: it has no annotation.")
     lists: dict[int | str, list[str]] = {image: [] for image in instances.files}
     for image, column in sorted(instances.present, key=lambda entry: entry[1]):
-        _file(file, instances, image)
         lists[image].append(instances.classes[column])
     roots = [Path(image_root)] if image_root is not None else [file.parent, file.parent / "images"]
     names = list(instances.files.values())
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{file}: two images have the file name {twice!r}.")
     for root in roots:
         missing = [name for name in names if not (root / name).is_file()]
         if not missing:
@@ -126,17 +130,27 @@ def from_coco_json(
 def _instances(path: Path) -> _Instances:
     try:
         content = json.loads(path.read_bytes())
-        categories, images, annotations = (_list(content, key) for key in ("categories", "images", "annotations"))
-        column = {category["id"]: place for place, category in enumerate(categories)}
-        classes = [str(category["name"]) for category in categories]
-        files = {image["id"]: str(image["file_name"]) for image in images}
-        present = {(note["image_id"], column[note["category_id"]]) for note in annotations}
+        lists = [_list(content, key) for key in ("categories", "images", "annotations")]
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise InputError(f"{path}: this is not COCO json of images, annotations and categories ({reason}).") from error
-    if len(files) != len(images):
-        raise InputError(f"{path}: two images have the same id.")
-    return _Instances(classes, files, present)
+    categories = _fields(path, "categories", lists[0], "id", "name")
+    images = _fields(path, "images", lists[1], "id", "file_name")
+    for values, what in ((categories, "category"), (images, "image")):
+        need_distinct(path, (identity for identity, _ in values), f"{what} id")
+        need_distinct(path, (str(name) for _, name in values), f"{what} name")
+    column = {category: place for place, (category, _) in enumerate(categories)}
+    files = {image: str(name) for image, name in images}
+    present = set()
+    for place, (image, category) in enumerate(_fields(path, "annotations", lists[2], "image_id", "category_id")):
+        if image not in files:
+            raise InputError(f"{path}: annotations[{place}] is of image {image!r}, which is not among its images.")
+        if category not in column:
+            raise InputError(
+                f"{path}: annotations[{place}] is of category {category!r}, which is not among its categories."
+            )
+        present.add((image, column[category]))
+    return _Instances([str(name) for _, name in categories], files, present)
 
 
 def _list(content: Any, key: str) -> list[Any]:
@@ -146,7 +160,17 @@ def _list(content: Any, key: str) -> list[Any]:
     return values
 
 
-def _file(path: Path, instances: _Instances, image: int | str) -> str:
-    if image not in instances.files:
-        raise InputError(f"{path}: an annotation is of image {image!r}, which is not among its images.")
-    return instances.files[image]
+def _fields(path: Path, key: str, entries: list[Any], first: str, second: str) -> list[tuple[Any, Any]]:
+    """Two fields of each entry, texts or numbers."""
+    found = []
+    for place, entry in enumerate(entries):
+        one, other = (entry.get(first), entry.get(second)) if isinstance(entry, dict) else (None, None)
+        if not (_is_plain(one) and _is_plain(other)):
+            field = second if _is_plain(one) else first
+            raise InputError(f"{path}: {key}[{place}] has no {field!r} that is a text or a number.")
+        found.append((one, other))
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (str, int, float)) and value != ""

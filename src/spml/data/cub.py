@@ -10,7 +10,15 @@ import numpy.typing as npt
 
 from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, Truth, open_store, read_lines
 from spml.data.images import FilePath
-from spml.data.official import PaperCounts, count_mismatches, from_truth, need_file, need_images, with_count_notes
+from spml.data.official import (
+    PaperCounts,
+    count_mismatches,
+    from_truth,
+    need_distinct,
+    need_file,
+    need_images,
+    with_count_notes,
+)
 from spml.errors import InputError
 from spml.labels import Labels
 
@@ -43,7 +51,15 @@ def from_cub(
     is_train = _numbered(need_file(root / "train_test_split.txt", ARCHIVE))
     if len(is_train) != len(names):
         raise InputError(f"{root / 'train_test_split.txt'}: it has {len(is_train)} lines, images.txt {len(names)}.")
-    attributes = _numbered(_attribute_names(root))
+    need_distinct(root / "images.txt", names, "image")
+    for line, flag in enumerate(is_train, start=1):
+        if flag not in ("0", "1"):
+            raise InputError(f"{root / 'train_test_split.txt'}: line {line} says {flag!r}: it must be 1, train, or 0.")
+    if "1" not in is_train:
+        raise InputError(f"{root / 'train_test_split.txt'}: no image is for training.")
+    attribute_file = _attribute_names(root)
+    attributes = _numbered(attribute_file)
+    need_distinct(attribute_file, attributes, "attribute")
     answers = need_file(root / "attributes" / "image_attribute_labels.txt", ARCHIVE)
     matrix = _labels(answers, len(names), len(attributes), certainty)
     train = np.array(is_train) == "1"

@@ -10,7 +10,15 @@ import numpy.typing as npt
 
 from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, Truth, open_store, read_lines
 from spml.data.images import FilePath
-from spml.data.official import PaperCounts, count_mismatches, from_truth, need_file, need_images, with_count_notes
+from spml.data.official import (
+    PaperCounts,
+    count_mismatches,
+    from_truth,
+    need_distinct,
+    need_file,
+    need_images,
+    with_count_notes,
+)
 from spml.errors import InputError
 from spml.labels import Labels
 
@@ -49,19 +57,26 @@ def from_nuswide(
     names: list[str] = []
     blocks = []
     for part in ("Train", "Test"):
-        listed = read_lines(need_file(root / "ImageList" / f"{part}Imagelist.txt", LISTS))
+        file = need_file(root / "ImageList" / f"{part}Imagelist.txt", LISTS)
+        listed = read_lines(file)
         blocks.append(_labels(root, concepts, part, len(listed), notes))
-        names += [line.replace("\\", "/") for line in listed]
+        listed = [line.replace("\\", "/") for line in listed]
+        need_distinct(file, listed, "image", before=names)
+        names += listed
     matrix, train_rows = np.concatenate(blocks), len(blocks[0])
     rows = np.arange(len(names))
     folder = next((root / name for name in ("Flickr", "images", "Images") if (root / name).is_dir()), root / "Flickr")
     if missing_images == "drop" and features is None:
         rows = np.flatnonzero([(folder / name).is_file() for name in names])
+        if not len(rows):
+            raise InputError(f"{folder}: none of the {len(names)} images of the lists is there.")
         notes.append(f"{len(names) - len(rows)} of {len(names)} images are not there; their rows are left out.")
         train_rows = int(np.searchsorted(rows, train_rows))
     if split == "merged":
-        if train_images >= len(rows):
-            raise InputError(f"train_images is {train_images}: it must be below the number of images, {len(rows)}.")
+        if not 0 < train_images < len(rows):
+            raise InputError(
+                f"train_images is {train_images}: it must be above 0 and below the number of images, {len(rows)}."
+            )
         order = np.random.RandomState(seed).permutation(len(rows))
         rows = rows[np.concatenate([np.sort(order[:train_images]), np.sort(order[train_images:])])]
         train_rows = train_images
@@ -88,7 +103,11 @@ def _concepts(root: Path) -> list[str]:
     """The concepts in the order of their list, or by their label files in alphabetical order, which is the same."""
     for listed in (root / "Concepts81.txt", root / "ConceptsList" / "Concepts81.txt"):
         if listed.is_file():
-            return read_lines(listed)
+            concepts = read_lines(listed)
+            need_distinct(listed, concepts, "concept")
+            if not concepts:
+                raise InputError(f"{listed}: it lists no concept.")
+            return concepts
     folder = root / "Groundtruth" / "TrainTestLabels"
     found = sorted(file.name[len("Labels_") : -len("_Train.txt")] for file in folder.glob("Labels_*_Train.txt"))
     if not found:

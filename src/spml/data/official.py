@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ def from_truth(
     `positives` of each training row are kept (None: all) by `labels.simulate`, a fifth of the training rows become
     validation by `labels.split`, and of the other rows, the test set, nothing is known.
     """
+    if not train_rows:
+        raise InputError(f"{name}: no image is for training.")
     full = truth.open()
     drawn = simulate(full.subset(np.arange(train_rows)), positives, seed=seed)
     rows, columns = drawn.positives()
@@ -66,6 +68,17 @@ def need_images(folder: Path, names: Sequence[str], archive: str) -> list[Path]:
             f"the images come in {archive}, unpacked with their folders as they are."
         )
     return [folder / name for name in names]
+
+
+def need_distinct(path: Path, values: Iterable[Hashable], what: str, before: Iterable[Hashable] = ()) -> None:
+    """Of the values a file lists no two are equal, and none is in the list before it; an error calls one `what`."""
+    earlier, seen = set(before), set()
+    for value in values:
+        if value in earlier:
+            raise InputError(f"{path}: the {what} {value!r} is in the list before it, too: it must be in one of them.")
+        if value in seen:
+            raise InputError(f"{path}: the {what} {value!r} is there twice: it must be there once.")
+        seen.add(value)
 
 
 def _listed(folder: Path) -> list[str]:

@@ -109,7 +109,8 @@ def _layouts(path: Path) -> dict[str, bool]:
         return official
     tables = _tables(path)
     tables = [_table(path)] if tables else []
-    class_folders = sum(entry.is_dir() and not entry.name.startswith(".") for entry in os.scandir(path))
+    folders = (entry for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
+    class_folders = sum(not os.path.exists(os.path.join(entry, "run.json")) for entry in folders)  # runs are no data
     # Beside a table one folder holds the images; several may be classes. Loose images get the folder's own error.
     loose = any(file.suffix.lower() in SUFFIXES for file in path.iterdir())
     return {"table": bool(tables), "folder": class_folders > 1 or (not tables and (class_folders > 0 or loose))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,15 @@ import numpy.typing as npt
 
 from spml.data.dataset import PHOTO_SIZE, Dataset, Float32, ImageOptions, Truth, open_store, read_lines
 from spml.data.images import SUFFIXES, FilePath, ImageStore
-from spml.data.official import PaperCounts, count_mismatches, from_truth, need_file, need_images, with_count_notes
+from spml.data.official import (
+    PaperCounts,
+    count_mismatches,
+    from_truth,
+    need_distinct,
+    need_file,
+    need_images,
+    with_count_notes,
+)
 from spml.data.own import from_known
 from spml.errors import InputError
 from spml.labels import Entries, Labels
@@ -57,18 +66,22 @@ def from_voc(
     ids: list[str] = []
     parts = []
     for part in ("train", "val"):
-        listed = sorted(read_lines(need_file(root / "ImageSets" / "Main" / f"{part}.txt", ARCHIVE)))
+        file = need_file(root / "ImageSets" / "Main" / f"{part}.txt", ARCHIVE)
+        listed = sorted(read_lines(file))
+        need_distinct(file, listed, "image", before=ids)
         scenes = [_annotation(need_file(root / "Annotations" / f"{image}.xml", ARCHIVE)) for image in listed]
         kept = [place for place, scene in enumerate(scenes) if scene.shares]
         ids += [listed[place] for place in kept]
         shares += [scenes[place].shares for place in kept]
         parts.append(len(kept))
-    unknown = sorted({name for scene in shares for name in scene} - set(CLASSES))
-    if unknown:
-        raise InputError(
-            f"{root}: the class {unknown[0]!r} is none of the 20 of VOC; annotations of your own are of the kind "
-            "voc-annotations."
-        )
+        if not ids:
+            raise InputError(f"{file}: it lists no image with an object that counts.")
+    for image, scene in zip(ids, shares, strict=True):
+        for unknown in scene.keys() - set(CLASSES):
+            raise InputError(
+                f"{root / 'Annotations' / image}.xml: the class {unknown!r} is none of the 20 of VOC; annotations of "
+                "your own are of the kind voc-annotations."
+            )
     names = [f"{image}.jpg" for image in ids]
     files = need_images(root / "JPEGImages", names, ARCHIVE) if features is None else [Path(name) for name in names]
     store = open_store(files, features, size, **options)
@@ -105,17 +118,21 @@ def from_voc_annotations(
     if not folders:
         raise InputError(f"{root / 'JPEGImages'}: there is no such folder; the images are expected there.")
     by_stem = {file.stem: file for file in sorted(folders[0].iterdir()) if file.suffix.lower() in SUFFIXES}
-    lists, files = [], []
+    lists: list[list[str]] = []
+    of: dict[Path, Path] = {}
     for annotation in annotations:
         scene = _annotation(annotation)
         image = folders[0] / scene.file
         found = image if scene.file and image.is_file() else by_stem.get(annotation.stem)
         if found is None:
             raise InputError(f"{annotation}: its image {scene.file or annotation.stem!r} is not in {folders[0]}.")
+        if found in of:
+            raise InputError(f"{annotation}: its image {found.name!r} is that of {of[found].name} already.")
         lists.append(sorted(scene.shares))
-        files.append(found)
+        of[found] = annotation
     if not any(lists):
         raise InputError(f"{root / 'Annotations'}: no annotation names an object.")
+    files = list(of)
     labels = Labels.from_lists(lists, ids=[file.relative_to(root).as_posix() for file in files])
     store = ImageStore(files, size, **options)
     splits = ["train"] * len(files)
@@ -132,25 +149,34 @@ def voc_root(path: Path) -> Path | None:
 def _annotation(path: Path) -> _Scene:
     try:
         tree = ElementTree.parse(path).getroot()
-        width, height = (float(tree.findtext(f"size/{side}") or 0) for side in ("width", "height"))
-        shares: dict[str, float] = {}
-        for thing in tree.iter("object"):
-            if (thing.findtext("difficult") or "0").strip() == "1":
-                continue
-            name = (thing.findtext("name") or "").strip()
-            box = thing.find("bndbox")
-            corners = [
-                float((box.findtext(c) if box is not None else None) or 0) for c in ("xmin", "ymin", "xmax", "ymax")
-            ]
-            left, top, right, bottom = corners
-            area = max(0.0, right - left) * max(0.0, bottom - top) / max(1.0, width * height)
-            # A box without area is still an object: what is present is never 0.
-            shares[name] = max(shares.get(name, 0.0), area, 1e-6)
-    except (ElementTree.ParseError, OSError, ValueError) as error:
+    except (ElementTree.ParseError, OSError, ValueError, LookupError) as error:  # the last: of an unknown encoding
         raise InputError(f"{path}: the annotation cannot be read ({error}).") from error
-    if "" in shares:
-        raise InputError(f"{path}: an object has no name.")
+    width, height = (_number(path, tree, f"size/{side}", "the image") for side in ("width", "height"))
+    shares: dict[str, float] = {}
+    for place, thing in enumerate(tree.iter("object"), start=1):
+        if (thing.findtext("difficult") or "0").strip() == "1":
+            continue
+        name = (thing.findtext("name") or "").strip()
+        if not name:
+            raise InputError(f"{path}: object {place} has no name.")
+        of = f"object {place} ({name})"
+        left, top, right, bottom = (_number(path, thing, f"bndbox/{c}", of) for c in ("xmin", "ymin", "xmax", "ymax"))
+        area = max(0.0, right - left) * max(0.0, bottom - top) / max(1.0, width * height)
+        # A box without area is still an object: what is present is never 0.
+        shares[name] = max(shares.get(name, 0.0), area, 1e-6)
     return _Scene(shares, (tree.findtext("filename") or "").strip())
+
+
+def _number(path: Path, element: ElementTree.Element, field: str, of: str) -> float:
+    """0 where it is missing."""
+    text = element.findtext(field) or "0"
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{path}: {field} of {of} is {text!r}: it must be a number.")
+    return number
 
 
 def _largest_share(shares: Sequence[dict[str, float]], classes: Sequence[str]) -> Float32:

@@ -207,12 +207,16 @@ def mean_row(entries: Tensor) -> Tensor:
 
 METHODS: dict[str, type[Method]] = {}
 
+STEP_INPUTS = frozenset({"epoch", "progress"})  # what a loss function may take of the clock
+
 
 def register(cls: type[Method]) -> type[Method]:
     """Make a method known by its name; those of the package are not replaced."""
     for wanted in ("name", "paper", "summary"):
         if not isinstance(getattr(cls, wanted, None), str):
             raise TypeError(f"{cls.__name__} needs {wanted!r}, a text")
+    if cls.objective is Method.objective and cls.loss is Method.loss:
+        raise TypeError(f"{cls.__name__} needs 'objective' or 'loss': what is made small")
     held = METHODS.get(cls.name)
     if held is not None and held.__module__.startswith("spml.") and held.__module__ != cls.__module__:
         raise TypeError(f"there is a method {cls.name!r} already: take another name")
@@ -235,7 +239,8 @@ def loss_method(
     Of the function's step inputs `epoch` and `progress` are taken from the clock; a setting `k` left open is
     filled with the task's.
     """
-    step_inputs = set(inspect.signature(function).parameters) & {"epoch", "progress"}
+    _check_signature(function, defaults)
+    step_inputs = set(inspect.signature(function).parameters) & STEP_INPUTS
     fields: list[tuple[str, Any, Any]] = []
     for setting, parameter in settings_of(function).items():
         default = defaults.pop(setting, None if parameter.default is parameter.empty else parameter.default)
@@ -263,6 +268,28 @@ def loss_method(
     title = function.__name__.title().replace("_", "")
     made: type[Method] = type(f"{title}Method", (Method,), namespace)
     return register(made)
+
+
+def _check_signature(function: Callable[..., Tensor], defaults: Iterable[str]) -> None:
+    """Before the * stand logits, labels and step inputs, behind it the settings, all but k with a default."""
+    name = getattr(function, "__name__", None)
+    if name is None:
+        raise TypeError(f"{function!r} is no function: a loss method is made of one, with a name")
+    parameters = list(inspect.signature(function).parameters.values())
+    if sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters[:2]) < 2:
+        raise TypeError(f"{name} must take logits and labels first, before any *")
+    for parameter in parameters[2:]:
+        of_the_clock = parameter.name in STEP_INPUTS
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            if of_the_clock:
+                raise TypeError(f"{name}: {parameter.name!r} is given at every step: put it before the *")
+            if parameter.default is parameter.empty and parameter.name not in (*defaults, "k"):
+                raise TypeError(f"{name}: the setting {parameter.name!r} has no default: give it one")
+        elif not of_the_clock or parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
+            raise TypeError(
+                f"{name} cannot be given '{parameter}': before the * stand logits, labels, epoch and progress, behind "
+                "it the settings"
+            )
 
 
 def uniform_per_head(seeds: int | tuple[int, ...], shape: Sequence[int], low: float, high: float) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
 from xml.sax.saxutils import quoteattr
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
+from ..train.checkpoint import writing, written_beside
 from .labels import Recovered
 
 _SUFFIX_FORMATS = {".csv": "csv", ".parquet": "parquet"}
@@ -57,7 +57,7 @@ def export(recovered: Recovered, path: str | os.PathLike[str], *, format: str | 
         )
     if name not in FORMATS:
         raise InputError(f"there is no format {name!r}: there are {', '.join(FORMATS)}.")
-    with written_beside(target) as beside:
+    with written_beside(target, shared=True) as beside, writing(target):
         if name in ("csv", "parquet"):
             with beside.open("wb") as binary:
                 _write_table(recovered, binary, name)
@@ -74,25 +74,6 @@ def label_studio_config(classes: Iterable[str]) -> str:
         '<View>\n  <Image name="image" value="$image"/>\n'
         f'  <Choices name="labels" toName="image" choice="multiple">\n{choices}\n  </Choices>\n</View>\n'
     )
-
-
-@contextmanager
-def written_beside(path: Path) -> Iterator[Path]:
-    """A path to write to that takes the place of `path` at the end, or is gone if that fails."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield beside
-        with beside.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if not path.parent.is_dir():
-            reason = f"there is no folder {path.parent}"
-        raise InputError(f"{path} cannot be written: {reason[:1].lower()}{reason[1:]}.") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
 
 
 def _write_table(recovered: Recovered, file: BinaryIO, name: str) -> None:

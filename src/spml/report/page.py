@@ -2,13 +2,12 @@
 
 import base64
 import hashlib
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from ..errors import InputError
 from ..recover import recover
+from ..train.checkpoint import writing, written_beside
 from ..train.finished import FinishedRun
 from .beliefs import Beliefs, Recovered
 from .comparison import Landscapes, comparison, title_of_several
@@ -82,16 +81,7 @@ def page(title: str, kicker: str, opening: Html, parts: Sequence[Section]) -> st
 
 
 def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        raise InputError(f"the report cannot be written to {path} ({error.strerror or error}).") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink()
+    with written_beside(path, shared=True) as beside, writing(path):
+        beside.write_text(text, encoding="utf-8")

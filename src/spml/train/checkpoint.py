@@ -1,4 +1,4 @@
-"""Files of a run: safetensors with a JSON record in their header, always written beside and renamed."""
+"""Files written whole or not at all, beside their place and renamed; those of a run have a JSON record in them."""
 
 import json
 import os
@@ -17,25 +17,48 @@ from ..errors import InputError
 RECORD = "record"
 
 
+@contextmanager
+def written_beside(path: Path, *, shared: bool = False) -> Iterator[Path]:
+    """A path to write to that takes the place of `path` at the end, or is gone if that fails.
+
+    shared: other commands may write in the folder, too. Else one that was killed leaves what the next one replaces.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part" if shared else f".{path.name}.new")
+    try:
+        yield beside
+        with writing(path):
+            with beside.open("rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What fails in here is the writing of `path`, and says so. What else is done between writes stays outside."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        if not path.parent.is_dir():
+            reason = f"there is no folder {path.parent}"
+        raise InputError(f"{path} cannot be written: {reason[:1].lower()}{reason[1:]}.") from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a text file in one step: it is the old one or the new one, never half."""
-    beside = path.with_name(f".{path.name}.new")
-    with open(beside, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    with written_beside(path) as beside, writing(path):
+        beside.write_text(text, encoding="utf-8")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
     """Replace a safetensors file in one step; the record travels in its header."""
-    beside = path.with_name(f".{path.name}.new")
     plain = {name: tensor.detach().contiguous().cpu().clone() for name, tensor in tensors.items()}
-    save_file(plain, beside, metadata={RECORD: json.dumps(record, sort_keys=True)})
-    with open(beside, "rb+") as file:
-        os.fsync(file.fileno())
-    os.chmod(beside, 0o666 & ~_mask())  # safetensors writes for its owner alone
-    os.replace(beside, path)
+    with written_beside(path) as beside, writing(path):
+        save_file(plain, beside, metadata={RECORD: json.dumps(record, sort_keys=True)})
+        os.chmod(beside, 0o666 & ~_mask())  # safetensors writes for its owner alone
 
 
 def _mask() -> int:

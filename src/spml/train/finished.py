@@ -12,7 +12,7 @@ import torch
 
 from ..data.dataset import Dataset
 from ..data.features import FeatureStore
-from ..data.images import ImageStore
+from ..data.images import SUFFIXES, ImageStore
 from ..data.open import open_data
 from ..errors import InputError
 from ..labels import Labels
@@ -27,6 +27,8 @@ Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 
 PREDICTIONS = "predictions.safetensors"
+
+_TABLES = (".csv", ".tsv", ".parquet", ".pq")  # what `open_data` takes for a table
 
 
 def finish(run: Run, dataset: Dataset, source: dict[str, Any]) -> None:
@@ -145,7 +147,10 @@ def open_run(folder: str | Path) -> FinishedRun:
     if not (path / "run.json").exists():
         raise InputError(f"{path} is not a run: there is no run.json in it. `spml train DATA --out {path}` makes one")
     if not (path / PREDICTIONS).exists():
-        raise InputError(f"the run in {path} is not finished: repeat its `spml train` command, it goes on where it was")
+        raise InputError(
+            unfinished(path)
+            or f"the run in {path} is not finished: repeat its `spml train` command, it goes on where it was"
+        )
     tensors, extra = read_tensors(path / PREDICTIONS)
     best = read_record(path / "best.safetensors")["best"]
     return FinishedRun(
@@ -162,3 +167,32 @@ def open_run(folder: str | Path) -> FinishedRun:
         test=tensors["test"].numpy(),
         source=extra["source"],
     )
+
+
+def unfinished(folder: Path) -> str | None:
+    """A sentence on a run that was broken off after its first epoch and before its last; None for any other."""
+    log = folder / "log.jsonl"
+    lines = read_log(log) if log.exists() else []
+    done = sum(line["kind"] == "epoch" for line in lines)
+    if not done or any(line["kind"] == "end" for line in lines):
+        return None
+    epochs = read_json(folder / "run.json", "train")["train"]["epochs"]
+    return (
+        f"the run in {folder} is not finished, {done} of {epochs} epochs are done: repeat its `spml train` command, it "
+        "goes on where it was"
+    )
+
+
+def refuse_among_data(out: Path, folder: Path) -> None:
+    """What is made of a run must not replace the data it was trained on, nor lie where it would be taken for data."""
+    if not (folder / PREDICTIONS).exists():  # a run broken off does not say where its data was
+        return
+    source = read_record(folder / PREDICTIONS)["source"]
+    place, data = out.resolve(), Path(source["path"])
+    if place in (data, Path(source["options"].get("labels") or data)):
+        raise InputError(f"--out {out} is a file the run was trained on: name another one")
+    suffix = out.suffix.lower()
+    if (suffix in _TABLES and place.parent == data) or (suffix in SUFFIXES and data in place.parents):
+        raise InputError(
+            f"--out {out} lies in the data folder {data}, where it would be taken for data: name a place elsewhere"
+        )

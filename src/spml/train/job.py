@@ -1,6 +1,8 @@
 """The practitioner's training: from a path to a finished run, with nothing fully labelled."""
 
 import hashlib
+import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,7 @@ from ..errors import InputError
 from ..methods import Method, method
 from ..models import build_classifier
 from ..models.features import FeatureClassifier
+from .checkpoint import claimed, read_json, read_record
 from .examples import Examples
 from .finished import finish
 from .head import head_for
@@ -95,6 +98,7 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
         progress=progress,
         source=_fingerprint(dataset),
     )
+    _make_way(run)
     with truth_closed():
         best = run.fit()
     bad = [image.name for image in dataset.store.bad] if isinstance(dataset.store, ImageStore) else []
@@ -102,6 +106,19 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
         run.log.write("bad images", run.step, count=len(bad), names=bad)
     finish(run, dataset, {"path": _absolute(job.data), "options": options})
     return best
+
+
+def _make_way(run: Run) -> None:
+    """A run begun with other settings that has made no step is forgotten: nothing is lost, and it blocks nobody."""
+    begun, last, best = (run.folder / name for name in ("run.json", "last.safetensors", "best.safetensors"))
+    if run.processes.first and begun.exists():
+        with claimed(run.folder):
+            before = read_json(begun, "spml", "method", "train")
+            made_steps = best.exists() or (last.exists() and read_record(last)["step"] > 0)
+            if before != json.loads(json.dumps(run.record())) and not made_steps:
+                last.unlink(missing_ok=True)
+                begun.unlink()
+    run.processes.wait()  # the others must not read what goes away
 
 
 def _with_size(job: TrainJob) -> dict[str, Any]:
@@ -112,12 +129,36 @@ def _with_size(job: TrainJob) -> dict[str, Any]:
 
 
 def _fingerprint(dataset: Dataset) -> str:
-    """Tells rows from others with the same labels: by their names, features by some of their numbers too."""
+    """Tells rows from others with the same labels: by their names, images by their files' sizes, features by some of
+    their numbers."""
     digest = hashlib.sha256("\n".join(dataset.names.tolist()).encode())
-    if not isinstance(dataset.store, ImageStore):
+    if isinstance(dataset.store, ImageStore):
+        digest.update(np.array(file_sizes(dataset.store), np.int64).tobytes())
+    else:
         some = np.linspace(0, len(dataset) - 1, min(len(dataset), 16)).astype(np.int64)
         digest.update(dataset.store.batch(some).cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def file_sizes(store: ImageStore) -> list[int]:
+    """The bytes of each image's file, of a member of a zip file those of the archive; 0 for an image without a file.
+
+    Copied data have the same, other images hardly ever.
+    """
+    archives: dict[str, int] = {}
+
+    def size(path: str) -> int:
+        try:
+            return os.stat(path).st_size
+        except NotADirectoryError:  # a zip file is on the way to it
+            folder = os.path.dirname(path)
+            if folder not in archives:
+                archives[folder] = size(folder)
+            return archives[folder]
+        except OSError:
+            return 0
+
+    return [size(store.name(row)) for row in range(len(store))]
 
 
 def _absolute(data: str) -> str:
