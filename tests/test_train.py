@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import method
 from spml.models import build_classifier
-from spml.train.checkpoint import read_tensors, write_tensors
+from spml.train import checkpoint
+from spml.train.checkpoint import Writer, read_tensors, write_tensors
 from spml.train.examples import Examples
 from spml.train.log import read_log
 from spml.train.loop import Run, choose_device
@@ -106,6 +108,28 @@ def test_memory_of_another_data_set_is_refused(tmp_path):
     write_tensors(path, tensors, {**record, "labels": "of something else"})
     with pytest.raises(InputError, match="another data set"):
         checks.tiny_run(lambda: method("role"), tmp_path).fit()
+
+
+def test_a_writer_keeps_what_it_was_given_and_says_what_failed(tmp_path, monkeypatch):
+    value, go_on = torch.zeros(3), threading.Event()
+    save = checkpoint.save_file
+    monkeypatch.setattr(checkpoint, "save_file", lambda *args, **kwargs: go_on.wait(60) and save(*args, **kwargs))
+    with Writer() as files:
+        files.write(tmp_path / "a.safetensors", {"value": value}, {"step": 1})
+        value.fill_(1.0)  # training goes on
+        assert not (tmp_path / "a.safetensors").exists()
+        go_on.set()
+        files.write(tmp_path / "b.safetensors", {"value": value}, {"step": 2})
+    assert read_tensors(tmp_path / "a.safetensors")[0]["value"].tolist() == [0, 0, 0]
+    assert read_tensors(tmp_path / "b.safetensors")[0]["value"].tolist() == [1, 1, 1]
+    lost = tmp_path / "nowhere" / "c.safetensors"
+    files.write(lost, {"value": value}, {})
+    with pytest.raises(InputError, match=r"c\.safetensors cannot be written: there is no folder"):
+        files.write(lost, {"value": value}, {})
+    files.__exit__(KeyboardInterrupt)  # what ended the run is not hidden by what it could not write
+    files.write(lost, {"value": value}, {})
+    with pytest.raises(InputError, match="cannot be written"):
+        files.__exit__(None)
 
 
 def test_a_file_that_is_no_checkpoint_is_named(tmp_path):

@@ -2,8 +2,9 @@
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch import Tensor
 from ..errors import InputError
 
 RECORD = "record"
+_MASK = os.umask(0)  # it can be read by changing it only, and not while threads write
+os.umask(_MASK)
+_MODE = 0o666 & ~_MASK
 
 
 @contextmanager
@@ -55,16 +59,55 @@ def write_text(path: Path, text: str) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
     """Replace a safetensors file in one step; the record travels in its header."""
-    plain = {name: tensor.detach().contiguous().cpu().clone() for name, tensor in tensors.items()}
+    _save(path, _copies(tensors), json.dumps(record, sort_keys=True))
+
+
+class Writer:
+    """`write_tensors` on a thread: the caller goes on as soon as the tensors are copied, and may change them.
+
+    One file at a time, in order. What fails is said by the next call; as a context, it ends when all is written.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def write(self, path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+        self.wait()  # before the copy: there is never more than one
+        arguments = (path, _copies(tensors), json.dumps(record, sort_keys=True))
+        self._thread = threading.Thread(target=self._write, args=arguments)
+        self._thread.start()
+
+    def _write(self, path: Path, tensors: dict[str, Tensor], record: str) -> None:
+        try:
+            _save(path, tensors, record)
+        except Exception as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """Until what was given is written."""
+        if self._thread is not None:
+            self._thread.join()
+        self._thread, error, self._error = None, self._error, None
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with nullcontext() if kind is None else suppress(InputError):  # what ended the caller is said, not this
+            self.wait()
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().contiguous().cpu().clone() for name, tensor in tensors.items()}
+
+
+def _save(path: Path, tensors: dict[str, Tensor], record: str) -> None:
     with written_beside(path) as beside, writing(path):
-        save_file(plain, beside, metadata={RECORD: json.dumps(record, sort_keys=True)})
-        os.chmod(beside, 0o666 & ~_mask())  # safetensors writes for its owner alone
-
-
-def _mask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        save_file(tensors, beside, metadata={RECORD: record})
+        os.chmod(beside, _MODE)  # safetensors writes for its owner alone
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from ..models import Classifier, Head
 from ..models.convolution import Aside, speed_up
 from .allocator import keep_freed_memory
 from .checkpoint import (
+    Writer,
     claimed,
     load_optimiser,
     optimiser_tensors,
@@ -40,7 +41,6 @@ from .checkpoint import (
     read_tensors,
     with_prefix,
     without_prefix,
-    write_tensors,
     write_text,
 )
 from .examples import Examples, batch_numbers, read_rows
@@ -138,6 +138,7 @@ class Run:
         if self.device.type == "cpu":
             keep_freed_memory()
         self.progress = progress and self.processes.first
+        self._files = Writer()
         self.log = RunLog(self.folder / "log.jsonl", trackers if self.processes.first else ())
 
         self._looks_first = method.needs.first_look and self._worth_a_look(classifier)
@@ -405,13 +406,14 @@ class Run:
 
     def fit(self) -> dict[str, Any]:
         """Train to the end; returns the best epoch's {score, epoch, weights}."""
-        with claimed(self.folder) if self.processes.first else nullcontext():
+        with claimed(self.folder) if self.processes.first else nullcontext(), self._files:
             self._open()
             steps = self.batches * self.settings.epochs
             with self._progress(steps) as advance, self._interruptible():
                 while self.step < steps and not self._stopped():
                     epoch = self.step // self.batches + 1
                     self._run_epoch(epoch, steps, advance)
+            self._files.wait()
             if self.processes.first and not self.log.has("end"):
                 self.log.write("end", self.step, **self.best)
         self.processes.wait()  # the files are the first one's to write
@@ -442,6 +444,7 @@ class Run:
             self._leave()
 
     def _leave(self) -> NoReturn:
+        self._files.wait()
         self.processes.wait()  # torchrun ends the others when one has ended, and the first still writes
         raise KeyboardInterrupt
 
@@ -508,8 +511,8 @@ class Run:
             if self.processes.first:
                 network = self.average if weights == "averaged" and self.average is not None else self.classifier
                 record = {**self.record(), "best": self.best}
-                write_tensors(self.folder / "best-memory.safetensors", self.method.state_dict(), record)
-                write_tensors(self.folder / "best.safetensors", network.state_dict(), record)
+                self._files.write(self.folder / "best-memory.safetensors", self.method.state_dict(), record)
+                self._files.write(self.folder / "best.safetensors", network.state_dict(), record)
 
     def _stopped(self) -> bool:
         patience = self.settings.early_stopping
@@ -547,7 +550,7 @@ class Run:
         if self.average is not None:
             tensors.update(with_prefix("average", self.average.state_dict()))
         record = {"step": self.step, "best": self.best, "stale": self.stale, "labels": self.record()["data"]["labels"]}
-        write_tensors(self.folder / "last.safetensors", tensors, record)
+        self._files.write(self.folder / "last.safetensors", tensors, record)
 
     def _load(self, path: Path) -> None:
         tensors, record = read_tensors(path)
