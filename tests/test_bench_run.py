@@ -312,7 +312,7 @@ def test_what_nobody_knows_the_labels_of_is_left_out(spml, tmp_path, protocol):
         (["lasd", "--data", "voc12=PACK", "--search", "luck", "--dry-run"], "must be one of published, grid"),
         (["lasd", "--data", "voc12=PACK", "--features", "--dry-run"], "trains networks on images"),
         (["cole2021-linear", "--data", "voc12=PACK", "--methods", "lac", "--dry-run"], "features cannot have"),
-        (["lasd", "--data", "voc12=PACK", "--trials", "5", "--dry-run"], "--trials 5 is for --search optuna"),
+        (["lasd", "--data", "voc12=PACK", "--trials", "5", "--dry-run"], "--trials is for --search optuna"),
         (["lasd", "--data", "voc12=PACK", "--storage", "sqlite:///a", "--dry-run"], "is for --search optuna"),
     ],
 )
@@ -339,6 +339,7 @@ def test_a_password_stays_out_of_the_results(monkeypatch):
     address = "postgresql://me:secret@host:5432/search"
     monkeypatch.setattr(sys, "argv", ["spml", "bench", "zhou2022", "--storage", address, "--data", "a=b:c"])
     assert origin.command() == "spml bench zhou2022 --storage postgresql://me:***@host:5432/search --data a=b:c"
+    assert origin.without_password("mysql://u:pa/s@s@h/db?password=pw&x=1") == "mysql://u:***@h/db?password=***&x=1"
 
 
 def test_a_storage_that_cannot_be_opened_is_one_sentence(spml, pack, protocol, tmp_path):

@@ -10,13 +10,15 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from PIL import Image
 from pyarrow import parquet
 
 from spml.cli import _settings, main
 from spml.data.features import FeatureStore
 from spml.errors import InputError
-from spml.train.checkpoint import claimed
+from spml.train.checkpoint import claimed, write_tensors
+from spml.train.finished import PREDICTIONS, refuse_among_data
 
 COLOURS = {"red": 0, "green": 1, "blue": 2}
 
@@ -265,6 +267,24 @@ def test_two_commands_do_not_share_a_folder(spml, matrix, tmp_path):
     assert not list((tmp_path / "run").glob(".*"))
 
 
+def test_a_folder_is_claimed_by_the_lock_that_is_there(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    real, calls = fcntl.flock, []
+
+    def flock(file, operation):
+        if not calls:  # the command before this one ends now, and takes its lock away
+            (tmp_path / ".lock").unlink()
+        calls.append(operation)
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with claimed(tmp_path):
+        assert len(calls) == 2
+        with pytest.raises(InputError, match="another command is working"), claimed(tmp_path):
+            pass
+    assert not (tmp_path / ".lock").exists()
+
+
 @pytest.mark.parametrize(("given", "used"), [((), 1e-3), (("--learning-rate", "1e-5"), 1e-5)])
 def test_the_learning_rate_given_is_the_one_used(spml, matrix, tmp_path, given, used):
     assert spml(*matrix, tmp_path / "run", *given)[0] == 0
@@ -309,6 +329,18 @@ def test_labels_do_not_lie_among_the_data(spml, photos, trained, tmp_path):
         assert f"--out {out} lies in the data folder {photos}" in text
     assert sorted(photos.rglob("*")) == before
     assert spml(*predict, "--out", tmp_path / "labels.csv")[0] == 0
+
+
+def test_labels_do_not_replace_images_of_a_table(tmp_path):
+    """Beside the table itself there is room."""
+    table, images, run = tmp_path / "tags.csv", tmp_path / "elsewhere", tmp_path / "run"
+    run.mkdir()
+    source = {"path": str(table), "options": {"image_root": str(images)}}
+    write_tensors(run / PREDICTIONS, {"probabilities": torch.zeros(1)}, {"source": source})
+    for out in (tmp_path / "images" / "0.png", images / "a" / "0.JPG"):
+        with pytest.raises(InputError, match="lies in the data folder"):
+            refuse_among_data(out, run)
+    refuse_among_data(tmp_path / "labels.csv", run)
 
 
 def test_labels_do_not_replace_what_they_are_made_of(spml, matrix, tmp_path):

@@ -115,19 +115,21 @@ def test_a_writer_keeps_what_it_was_given_and_says_what_failed(tmp_path, monkeyp
     save = checkpoint.save_file
     monkeypatch.setattr(checkpoint, "save_file", lambda *args, **kwargs: go_on.wait(60) and save(*args, **kwargs))
     with Writer() as files:
-        files.write(tmp_path / "a.safetensors", {"value": value}, {"step": 1})
+        files.write((tmp_path / "a.safetensors", {"value": value}, {"step": 1}))
         value.fill_(1.0)  # training goes on
         assert not (tmp_path / "a.safetensors").exists()
         go_on.set()
-        files.write(tmp_path / "b.safetensors", {"value": value}, {"step": 2})
+        files.write(*((tmp_path / name, {"value": value}, {"step": 2}) for name in ("b.safetensors", "c.safetensors")))
     assert read_tensors(tmp_path / "a.safetensors")[0]["value"].tolist() == [0, 0, 0]
-    assert read_tensors(tmp_path / "b.safetensors")[0]["value"].tolist() == [1, 1, 1]
-    lost = tmp_path / "nowhere" / "c.safetensors"
-    files.write(lost, {"value": value}, {})
-    with pytest.raises(InputError, match=r"c\.safetensors cannot be written: there is no folder"):
-        files.write(lost, {"value": value}, {})
+    for name in ("b.safetensors", "c.safetensors"):
+        assert read_tensors(tmp_path / name)[0]["value"].tolist() == [1, 1, 1]
+    lost = (tmp_path / "nowhere" / "d.safetensors", {"value": value}, {})
+    files.write(lost)
+    with pytest.raises(InputError, match=r"d\.safetensors cannot be written: there is no folder"):
+        files.write(lost)
+    files.write(lost)
     files.__exit__(KeyboardInterrupt)  # what ended the run is not hidden by what it could not write
-    files.write(lost, {"value": value}, {})
+    files.write(lost)
     with pytest.raises(InputError, match="cannot be written"):
         files.__exit__(None)
 

@@ -63,7 +63,7 @@ def bench(
     runner = Runner(sources, (out or Path()) / "runs", device=device, workers=workers, say=typer.echo)
     for option, given in (("--trials", trials), ("--storage", storage)):
         if given is not None and plan.search != "optuna":
-            raise InputError(f"{option} {given} is for --search optuna, and the search here is {plan.search!r}")
+            raise InputError(f"{option} is for --search optuna, and the search here is {plan.search!r}")
     for note in plan.notes:
         typer.echo(note)
     if dry_run:

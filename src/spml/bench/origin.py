@@ -19,8 +19,13 @@ def made_by(device: str) -> dict[str, str]:
 def command() -> str:
     """The command that is running, without the password of a storage it names."""
     name = Path(sys.argv[0]).name
-    text = shlex.join(["spml" if name in ("__main__.py", "cli.py") else name, *sys.argv[1:]])
-    return re.sub(r"(://[^/@:\s]*):[^/@\s]*@", r"\1:***@", text)
+    return without_password(shlex.join(["spml" if name in ("__main__.py", "cli.py") else name, *sys.argv[1:]]))
+
+
+def without_password(text: str) -> str:
+    """The text with *** for the passwords of addresses in it."""
+    text = re.sub(r"(://[^/@:\s]*:)\S*@", r"\1***@", text)
+    return re.sub(r"([?&]password=)[^&\s]*", r"\1***", text)
 
 
 def commit() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import InputError
 from .jobs import code_version
+from .origin import without_password
 from .protocols import Cell
 from .trials import Runner, Trial, grid_points
 
@@ -90,8 +91,8 @@ def _open_storage(address: str | None) -> Any:
     except Exception as error:  # every database has its own
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InputError(
-            f"--storage {address} cannot be opened ({reason}): give the address of a database that can be reached, "
-            "as sqlite:///search.db"
+            f"--storage {without_password(address)} cannot be opened ({without_password(reason)}): give the address of "
+            "a database that can be reached, as sqlite:///search.db"
         ) from None
 
 

@@ -62,25 +62,30 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str
     _save(path, _copies(tensors), json.dumps(record, sort_keys=True))
 
 
+File = tuple[Path, Mapping[str, Tensor], Mapping[str, Any]]
+"""What `write_tensors` takes."""
+
+
 class Writer:
     """`write_tensors` on a thread: the caller goes on as soon as the tensors are copied, and may change them.
 
-    One file at a time, in order. What fails is said by the next call; as a context, it ends when all is written.
+    Files are written in order. What fails is said by the next call; as a context, it ends when all is written.
     """
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
-    def write(self, path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
-        self.wait()  # before the copy: there is never more than one
-        arguments = (path, _copies(tensors), json.dumps(record, sort_keys=True))
-        self._thread = threading.Thread(target=self._write, args=arguments)
+    def write(self, *files: File) -> None:
+        self.wait()  # before the copies: there are never those of two calls
+        copies = [(path, _copies(tensors), json.dumps(record, sort_keys=True)) for path, tensors, record in files]
+        self._thread = threading.Thread(target=self._write, args=(copies,))
         self._thread.start()
 
-    def _write(self, path: Path, tensors: dict[str, Tensor], record: str) -> None:
+    def _write(self, files: list[tuple[Path, dict[str, Tensor], str]]) -> None:
         try:
-            _save(path, tensors, record)
+            for file in files:
+                _save(*file)
         except Exception as error:
             self._error = error
 
@@ -101,7 +106,8 @@ class Writer:
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().contiguous().cpu().clone() for name, tensor in tensors.items()}
+    plain = torch.contiguous_format
+    return {name: tensor.detach().to("cpu", copy=True, memory_format=plain) for name, tensor in tensors.items()}
 
 
 def _save(path: Path, tensors: dict[str, Tensor], record: str) -> None:
@@ -119,18 +125,25 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another command is working in {folder}: wait for it, or name another folder") from None
-        except OSError:  # a file system without locks
-            pass
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                os.unlink(folder / ".lock")
+    path, mine = folder / ".lock", False
+    while not mine:
+        with open(path, "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"another command is working in {folder}: wait for it, or name another folder"
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+            with suppress(FileNotFoundError):  # the command before this one took it away since it was opened
+                mine = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+            if mine:
+                try:
+                    yield
+                finally:
+                    with suppress(OSError):
+                        os.unlink(path)
 
 
 def read_json(path: Path, *keys: str) -> Any:

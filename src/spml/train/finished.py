@@ -188,11 +188,12 @@ def refuse_among_data(out: Path, folder: Path) -> None:
     if not (folder / PREDICTIONS).exists():  # a run broken off does not say where its data was
         return
     source = read_record(folder / PREDICTIONS)["source"]
-    place, data = out.resolve(), Path(source["path"])
-    if place in (data, Path(source["options"].get("labels") or data)):
+    place, data, options = out.resolve(), Path(source["path"]), source["options"]
+    if place in (data, Path(options.get("labels") or data)):
         raise InputError(f"--out {out} is a file the run was trained on: name another one")
-    suffix = out.suffix.lower()
-    if (suffix in _TABLES and place.parent == data) or (suffix in SUFFIXES and data in place.parents):
+    suffix, home = out.suffix.lower(), data if data.is_dir() else data.parent
+    of_images = {home, Path(options.get("image_root") or home)}
+    if (suffix in _TABLES and place.parent == data) or (suffix in SUFFIXES and of_images & set(place.parents)):
         raise InputError(
-            f"--out {out} lies in the data folder {data}, where it would be taken for data: name a place elsewhere"
+            f"--out {out} lies in the data folder {home}, where it would be taken for data: name a place elsewhere"
         )

@@ -113,9 +113,9 @@ def _make_way(run: Run) -> None:
     begun, last, best = (run.folder / name for name in ("run.json", "last.safetensors", "best.safetensors"))
     if run.processes.first and begun.exists():
         with claimed(run.folder):
-            before = read_json(begun, "spml", "method", "train")
+            before = read_json(begun, "spml", "method", "train") if begun.exists() else None
             made_steps = best.exists() or (last.exists() and read_record(last)["step"] > 0)
-            if before != json.loads(json.dumps(run.record())) and not made_steps:
+            if before not in (None, json.loads(json.dumps(run.record()))) and not made_steps:
                 last.unlink(missing_ok=True)
                 begun.unlink()
     run.processes.wait()  # the others must not read what goes away

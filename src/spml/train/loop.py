@@ -33,6 +33,7 @@ from ..models import Classifier, Head
 from ..models.convolution import Aside, speed_up
 from .allocator import keep_freed_memory
 from .checkpoint import (
+    File,
     Writer,
     claimed,
     load_optimiser,
@@ -413,7 +414,7 @@ class Run:
                 while self.step < steps and not self._stopped():
                     epoch = self.step // self.batches + 1
                     self._run_epoch(epoch, steps, advance)
-            self._files.wait()
+                self._files.wait()
             if self.processes.first and not self.log.has("end"):
                 self.log.write("end", self.step, **self.best)
         self.processes.wait()  # the files are the first one's to write
@@ -477,9 +478,9 @@ class Run:
             if self.processes.first:
                 counts = unobserved_counts(predictions[0], self.validation.labels)
                 self.log.write("histogram", self.step, epoch=epoch, counts=counts)
-        self._keep_best(epoch, scores)
+        best = self._keep_best(epoch, scores)
         self._log_epoch(epoch, mean_loss, scores, trained, time.perf_counter() - started - trained, batches)
-        self._save()
+        self._save(*best)
 
     def _log_epoch(
         self, epoch: int, loss: float, scores: dict[str, float], trained: float, evaluated: float, batches: int
@@ -498,21 +499,26 @@ class Run:
             learning_rate=float(self.optimiser.param_groups[0]["lr"]),
         )
 
-    def _keep_best(self, epoch: int, scores: dict[str, float]) -> None:
-        """Without validation the last epoch is the best, with averaged weights where there are any."""
+    def _keep_best(self, epoch: int, scores: dict[str, float]) -> list[File]:
+        """The files of this epoch, if it is the best so far.
+
+        Without validation the last epoch is the best, with averaged weights where there are any.
+        """
         if scores:
             weights, score = max(scores.items(), key=lambda item: item[1])
             improved = self.best["score"] is None or score > self.best["score"]
         else:
             weights, score, improved = ("averaged" if self.average is not None else "raw"), None, True
         self.stale = 0 if improved else self.stale + 1
-        if improved:
-            self.best = {"score": score, "epoch": epoch, "weights": weights}
-            if self.processes.first:
-                network = self.average if weights == "averaged" and self.average is not None else self.classifier
-                record = {**self.record(), "best": self.best}
-                self._files.write(self.folder / "best-memory.safetensors", self.method.state_dict(), record)
-                self._files.write(self.folder / "best.safetensors", network.state_dict(), record)
+        if not improved:
+            return []
+        self.best = {"score": score, "epoch": epoch, "weights": weights}
+        network = self.average if weights == "averaged" and self.average is not None else self.classifier
+        record = {**self.record(), "best": self.best}
+        return [
+            (self.folder / "best-memory.safetensors", self.method.state_dict(), record),
+            (self.folder / "best.safetensors", network.state_dict(), record),
+        ]
 
     def _stopped(self) -> bool:
         patience = self.settings.early_stopping
@@ -538,7 +544,8 @@ class Run:
             self.log.cut(self.step)
         self.processes.wait()
 
-    def _save(self) -> None:
+    def _save(self, *before: File) -> None:
+        """A checkpoint, after these files."""
         if not self.processes.first:
             return
         tensors = {
@@ -550,7 +557,7 @@ class Run:
         if self.average is not None:
             tensors.update(with_prefix("average", self.average.state_dict()))
         record = {"step": self.step, "best": self.best, "stale": self.stale, "labels": self.record()["data"]["labels"]}
-        self._files.write(self.folder / "last.safetensors", tensors, record)
+        self._files.write(*before, (self.folder / "last.safetensors", tensors, record))
 
     def _load(self, path: Path) -> None:
         tensors, record = read_tensors(path)
