@@ -204,7 +204,7 @@ QUOTED = [
     ("README.md", ("method", "learns from", "test mAP", "mAP on the training rows' true labels"), "voc12-lite2.csv"),
     ("docs/results.md", ("method", "validation mAP", "test mAP", "recovery mAP"), "scenes.csv"),
     ("docs/results.md", FEATURES, "features-voc12.csv"),
-    ("docs/results.md", ("method", "learning rate", "validation mAP", "test mAP"), "features-cub.csv"),
+    ("docs/results.md", ("method", "learning rate", "batch", "validation mAP", "test mAP"), "features-cub.csv"),
 ]
 
 
