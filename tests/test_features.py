@@ -1,14 +1,18 @@
 """Rows of features from every kind of matrix; NaN is named by row and column."""
 
+import json
+
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from spml.data import FeatureStore
 from spml.data import features as module
 from spml.errors import InputError
-from spml.models.features import FeatureClassifier
+from spml.models.features import FeatureClassifier, feature_classifier_from_description, merge_heads
 
 ROWS = ([3, 0, 3], np.array([5]), torch.tensor([1, 2]), range(6), [])
 
@@ -204,3 +208,46 @@ def test_a_feature_classifier_measures_and_scales_its_rows(rows: int, mean: floa
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             logits = classifier(features).logits
         torch.testing.assert_close(logits.double(), wanted, rtol=0, atol=2e-6 * (1 + mean))
+
+
+def test_several_heads_become_one_that_stands_between_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    direction, centre = torch.randn(2, 3, 8, generator=generator), torch.randn(8, generator=generator)
+    weight, bias = direction * torch.tensor([0.1, 5.0])[:, None, None], torch.randn(2, 3, generator=generator)
+    merged, shift = merge_heads(weight, bias, (2 / 3, 1 / 3), centre)
+    unit = F.normalize(direction, dim=-1)
+    wanted = (2 * unit[0] + unit[1]) / 3 * weight[1].norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(merged, wanted)  # however small the logits of one are
+    torch.testing.assert_close(merged @ centre + shift, weight[1] @ centre + bias[1])
+    alike, same = merge_heads(weight[[1, 1]], bias[[1, 1]], (2 / 3, 1 / 3), centre)
+    torch.testing.assert_close(alike, weight[1])
+    torch.testing.assert_close(same, bias[1])
+    weight[:, 1] = 0.0
+    assert torch.isfinite(torch.cat([part.flatten() for part in merge_heads(weight, bias, (0.5, 0.5))])).all()
+
+
+def test_heads_side_by_side_are_one_where_nothing_is_learned() -> None:
+    torch.manual_seed(0)
+    features = torch.randn(30, 12)
+    classifier = FeatureClassifier(12, 4, (2 / 3, 1 / 3))
+    classifier.measure(features)
+    beside = classifier(features).logits.unflatten(-1, (2, 4))
+    for head in (0, 1):
+        alone = FeatureClassifier(12, 4)
+        rows = slice(4 * head, 4 * head + 4)
+        parts = {"linear.weight": classifier.linear.weight[rows], "linear.bias": classifier.linear.bias[rows]}
+        alone.load_state_dict(parts | {"mean": classifier.mean, "deviation": classifier.deviation})
+        torch.testing.assert_close(beside[:, head], alone(features).logits)
+    again = feature_classifier_from_description(json.loads(json.dumps(classifier.description)))
+    again.load_state_dict(classifier.state_dict())
+    one = again.eval()(features).logits
+    assert one.shape == (30, 4)
+    unit = [(beside[:, head] - beside[:, head].mean(0)) / norm for head, norm in enumerate(norms(classifier))]
+    longest = torch.stack(norms(classifier)).amax(0)
+    torch.testing.assert_close(one - one.mean(0), (2 * unit[0] + unit[1]) / 3 * longest)
+    many = features.repeat(100, 1)
+    torch.testing.assert_close(again(many).logits[:30], one, atol=1e-5, rtol=1e-4)
+
+
+def norms(classifier: FeatureClassifier) -> list[Tensor]:
+    return [weight.norm(dim=-1) for weight in classifier.linear.weight.detach().chunk(2)]

@@ -58,7 +58,7 @@ def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
     heads = out_of_fold_heads(FeatureStore(features), labels, seed=3, progress=False)
     fold = np.random.default_rng([3, 0xF01D]).permutation(80) % FOLDS
     outside, inside = np.flatnonzero(fold == 1), np.flatnonzero(fold != 1)
-    spec = HeadSpec("auto", {}, looking.LEARNING_RATE, looking.BATCH_SIZE, 3)
+    spec = HeadSpec("annotator-em", {}, looking.LEARNING_RATE, looking.BATCH_SIZE, 3)
     (alone,) = train_heads(
         features[inside],
         labels.subset(inside),
@@ -67,7 +67,7 @@ def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
         validation=(features[outside], labels.subset(outside)),
         progress=False,
     )
-    torch.testing.assert_close(heads["auto"].logits[torch.from_numpy(outside)], alone.score(features[outside]))
+    torch.testing.assert_close(heads["annotator-em"].logits[torch.from_numpy(outside)], alone.score(features[outside]))
 
 
 def test_without_a_look_doubt_falls_where_a_network_learns() -> None:

@@ -18,6 +18,7 @@ from spml.labels import Labels, simulate
 from spml.methods import METHODS, Clock, Needs, Problem, method, register
 from spml.methods.base import Method, mean_entry
 from spml.metrics import mean_average_precision
+from spml.models.features import merge_heads
 from spml.train.linear import (
     FeatureRows,
     HeadResult,
@@ -83,10 +84,21 @@ def plain_loop(task: Task, spec: HeadSpec, epochs: int = EPOCHS) -> HeadResult:
     made.prepare(Problem(labels, k=K, seeds=spec.seed))
     torch.manual_seed(spec.seed)
     head = nn.Linear(DIM, CLASSES)
+    members, features = made.members(CLASSES), torch.from_numpy(task.features)
+    if members:  # as many heads, which start alike, as one wide one
+        wide = nn.Linear(DIM, len(members) * CLASSES)
+        wide.load_state_dict({name: torch.cat([value] * len(members)) for name, value in head.state_dict().items()})
+        head = wide
+
+    def one_head() -> tuple[Tensor, Tensor]:
+        if not members:
+            return head.weight.detach().clone(), head.bias.detach().clone()
+        parts = (value.detach().unflatten(0, (len(members), CLASSES)) for value in (head.weight, head.bias))
+        return merge_heads(*parts, [member.share for member in members], features.mean(0))
+
     groups = [{"params": list(head.parameters()), "lr": spec.learning_rate}]
     groups += [{"params": p, "lr": multiple * spec.learning_rate} for p, multiple in made.parameter_groups()]
     optimiser = torch.optim.Adam(groups)
-    features = torch.from_numpy(task.features)
     step, scores, best = 0, [], None
     batches = math.ceil(ROWS / spec.batch_size)
     for epoch in range(1, epochs + 1):
@@ -103,12 +115,12 @@ def plain_loop(task: Task, spec: HeadSpec, epochs: int = EPOCHS) -> HeadResult:
         with torch.no_grad():
             if made.needs.epoch_predictions:
                 made.end_epoch(torch.sigmoid(head(features)), Clock(epoch, epochs, step, epochs * batches))
-            scored = head(torch.from_numpy(task.validation_features))
+            weight, bias = one_head()
+            scored = torch.from_numpy(task.validation_features) @ weight.T + bias
         scores.append(mean_average_precision(scored, task.validation_truth.dense()))
         if best is None or scores[-1] > scores[best.best_epoch - 1]:
             state = {name: value.clone() for name, value in made.state_dict().items()}
-            weight, bias = head.weight.detach().T.clone(), head.bias.detach().clone()
-            best = HeadResult(spec, scores, epoch, epochs, weight, bias, state)
+            best = HeadResult(spec, scores, epoch, epochs, weight.T, bias, state)
     assert best is not None
     return best
 

@@ -5,7 +5,20 @@ import pkgutil
 from typing import Any
 
 from ..errors import InputError
-from .base import ENOUGH_STEPS, METHODS, Batch, Clock, Geometry, Method, Needs, Outputs, Problem, loss_method, register
+from .base import (
+    ENOUGH_STEPS,
+    METHODS,
+    Batch,
+    Clock,
+    Geometry,
+    Member,
+    Method,
+    Needs,
+    Outputs,
+    Problem,
+    loss_method,
+    register,
+)
 
 for _file in pkgutil.iter_modules(__path__):  # each file registers its methods
     importlib.import_module(f"{__name__}.{_file.name}")
@@ -24,6 +37,7 @@ __all__ = [
     "Batch",
     "Clock",
     "Geometry",
+    "Member",
     "Method",
     "Needs",
     "Outputs",

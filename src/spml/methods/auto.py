@@ -1,10 +1,11 @@
-"""The default: no k, no full labels, nothing to tune."""
+"""The default and its parts: no k, no full labels, nothing to tune."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..losses import annotator_choice, entropy
 from ..losses.terms import in_full_precision, soft_term
@@ -12,8 +13,10 @@ from ..memory import RowMemory
 from .base import (
     ENOUGH_STEPS,
     MEAN_OF_ROWS,
+    METHODS,
     Batch,
     Clock,
+    Member,
     Method,
     Model,
     Needs,
@@ -31,45 +34,87 @@ loss_method("annotator", annotator_choice, paper=PAPER, needs=MEAN_OF_ROWS, redu
 
 
 @register
-class Auto(Method):
-    """What a first look says of every label, and later the averaged network, too; or the annotator's choice and doubt.
+class AnnotatorEM(Method):
+    """-log P(named) - α Σ H(p): the annotator's choice, and doubt about what was not named.
 
-    The first look (train/first_look.py) is there where the backbone is pretrained: probabilities q of the labels not
-    named, calibrated without full labels, by heads that did not learn from that row. A weak view is taught q, a strong
-    one from the second fifth of training on (q + p̄) / 2, with p̄ what the averaged network says of the weak one:
-    Σ -t log p - (1 - t) log(1 - p) of each, added. Short trainings (`ENOUGH_STEPS`) have the weak view alone.
-
-    Otherwise -log P(named) - α Σ H(p): the likelihood of the label the annotator named (losses/annotator.py) needs no
-    k and tells labels that are there together from one that is there alone, but takes doubt between two labels for
-    both being there; EM's entropy (Zhou 2022, Eq. 3) keeps unknown labels in doubt. α = min(0.2, 4 / L): Zhou et al.
-    tune α on full labels, to 0.2, 0.1, 0.1 and 0.01 for 20, 80, 81 and 312 classes; together the unknown labels of a
-    row weigh α·L, which is 4, 8, 8 and 3, about as much everywhere. Where a whole network learns, α falls from epoch to
-    epoch, to 0 in the last: what it has seen by then should be said.
+    The likelihood of the label the annotator named (losses/annotator.py) needs no k and tells labels that are there
+    together from one that is there alone, but takes doubt between two labels for both being there; EM's entropy (Zhou
+    2022, Eq. 3) keeps unknown labels in doubt. Where a whole network learns, α falls from epoch to epoch, to 0 in the
+    last: what it has seen by then should be said.
     """
 
-    name = "auto"
+    name = "annotator-em"
     paper = PAPER
-    summary = "The default: how likely the named label was; on a pretrained network, a first look at the others."
-    needs: ClassVar[Needs] = replace(MEAN_OF_ROWS, first_look=True, pretrained_head="attention")
+    summary = "How likely the named label was, with the other labels kept in doubt."
+    needs: ClassVar[Needs] = MEAN_OF_ROWS
 
     @dataclass(frozen=True)
     class Settings:
         row_weight: float = 4.0
         most: float = 0.2
+
+    settings: Settings
+    doubt_falls: bool
+
+    def prepare(self, problem: Problem) -> None:
+        super().prepare(problem)
+        self.doubt_falls = problem.whole_network
+
+    def doubt(self, classes: int) -> float:
+        """α = min(0.2, 4 / L). Zhou et al. tune α on full labels, to 0.2, 0.1, 0.1 and 0.01 for 20, 80, 81 and 312
+        classes; together the unknown labels of a row weigh α·L, which is 4, 8, 8 and 3, about as much everywhere."""
+        return min(self.settings.most, self.settings.row_weight / classes)
+
+    def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+        logits = in_full_precision(logits)
+        weight = self.doubt(labels.shape[-1])
+        if self.doubt_falls:
+            weight *= 1 - clock.progress
+        doubt = torch.where(labels == 0, -weight * entropy(logits), 0.0)
+        return mean_row(annotator_choice(logits, labels) + doubt)
+
+
+@register
+class Auto(AnnotatorEM):
+    """What suits the task: a first look at a pretrained network, two heads on features, else `annotator-em`.
+
+    The first look (train/first_look.py) gives probabilities q of the labels not named, calibrated without full
+    labels, by heads that did not learn from that row. A weak view is taught q, a strong one from the second fifth of
+    training on (q + p̄) / 2, with p̄ what the averaged network says of the weak one:
+    Σ -t log p - (1 - t) log(1 - p) of each, added. Short trainings (`ENOUGH_STEPS`) have the weak view alone.
+
+    On features two heads learn side by side: EM's, which leaves unknown labels in doubt, and WAN's, which takes them
+    for absent. They err differently, and what they become errs less than either; EM's, the better one alone, has two
+    thirds of it.
+    """
+
+    name = "auto"
+    paper = PAPER
+    summary = "The default: a first look at a pretrained network, two heads on features, else annotator-em."
+    needs: ClassVar[Needs] = replace(MEAN_OF_ROWS, first_look=True, pretrained_head="attention")
+
+    @dataclass(frozen=True)
+    class Settings(AnnotatorEM.Settings):
         teacher_share: float = 0.5
         teacher_from: float = 0.2
 
     settings: Settings
     memory: RowMemory | None
     two_views: bool
-    doubt_falls: bool
+    beside: nn.ModuleList
+
+    def members(self, classes: int) -> tuple[Member, ...]:
+        return Member("em", {"entropy_weight": self.doubt(classes)}, 2 / 3), Member("wan", {}, 1 / 3)
 
     def prepare(self, problem: Problem) -> None:
         super().prepare(problem)
         rows, entry = problem.rows, (problem.classes,)
         self.memory = RowMemory(rows, entry, dtype=torch.float16) if problem.first_look else None
-        self.doubt_falls = problem.whole_network
         self.two_views = problem.first_look and problem.steps >= ENOUGH_STEPS
+        members = [METHODS[member.method](**member.settings) for member in self.members(problem.classes)]
+        for member in members:
+            member.prepare(problem)
+        self.beside = nn.ModuleList(members)
 
     @property
     def views(self) -> tuple[ViewKind, ...]:
@@ -100,9 +145,9 @@ class Auto(Method):
         return mean_row(of_weak + of_strong)
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
-        logits = in_full_precision(logits)
-        weight = min(self.settings.most, self.settings.row_weight / labels.shape[-1])
-        if self.doubt_falls:
-            weight *= 1 - clock.progress
-        doubt = torch.where(labels == 0, -weight * entropy(logits), 0.0)
-        return mean_row(annotator_choice(logits, labels) + doubt)
+        classes = labels.shape[-1]
+        if logits.shape[-1] == classes:
+            return super().objective(logits, labels, rows, clock)
+        members = cast(Iterable[Method], self.beside)
+        parts = zip(members, logits.split(classes, -1), strict=True)
+        return torch.stack([member.objective(part, labels, rows, clock) for member, part in parts]).sum(0)

@@ -3,9 +3,9 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -115,6 +115,14 @@ class Outputs(Protocol):
 Model = Callable[[Tensor], Outputs]
 
 
+class Member(NamedTuple):
+    """A method whose head learns from features beside those of others, and its share in the one head they become."""
+
+    method: str
+    settings: Mapping[str, Any]
+    share: float
+
+
 class Method(nn.Module):
     """The base of every method.
 
@@ -179,6 +187,13 @@ class Method(nn.Module):
     def first_look(self, confidences: Tensor) -> None:
         """Called once before the first step if `needs.first_look` and the backbone is pretrained: (N, L) calibrated
         probabilities of every label being there, by heads that did not learn from that row."""
+
+    def members(self, classes: int) -> tuple[Member, ...]:
+        """On features: the methods whose heads learn side by side and become one. Nobody: the method itself does.
+
+        `objective` then gets their logits beside one another, (…, B, L) of each.
+        """
+        return ()
 
     def penalty(self, parameters: Iterable[Tensor], heads: int = 0) -> Tensor | None:
         """A term on the classifier's parameters, one value a head, or None."""

@@ -30,7 +30,7 @@ LOOK_ZOOMS = (1.0, 1.5)
 FOLDS = 4
 # How well a head's predictions are calibrated and how well they rank differ, and which of the two is the better judge
 # depends on the data; so both look, and their mean.
-METHODS = ("annotator", "auto")
+METHODS = ("annotator", "annotator-em")
 LEARNING_RATE = 1e-3
 BATCH_SIZE = 64
 STEPS = 1000

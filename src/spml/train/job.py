@@ -185,13 +185,14 @@ def _without_bad_rows(dataset: Dataset, say: Callable[[str], None]) -> Dataset:
 
 def _network(job: TrainJob, made: Method, dataset: Dataset) -> nn.Module:
     torch.manual_seed(job.seed)
+    classes = len(dataset.classes)
     if isinstance(dataset.store, ImageStore):
         settings: dict[str, Any] = {"boost": 5.0} if job.method == "boostlu" else {}
-        classes = len(dataset.classes)
         head = job.head or head_for(made, job.model, classes, len(dataset.train), job.epochs, job.batch_size)
         return build_classifier(job.model, classes, head, image_size=dataset.store.size, **settings)
     if made.needs.head != "linear":
         raise InputError(f"method {made.name!r} needs images: features have no {made.needs.head} head")
-    network = FeatureClassifier(dataset.store.dim, len(dataset.classes))
+    shares = [member.share for member in made.members(classes)] or [1.0]
+    network = FeatureClassifier(dataset.store.dim, classes, shares)
     network.measure(dataset.store.batch(dataset.train[:MEASURED_ROWS]))
     return network

@@ -5,14 +5,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import InputError
 from ...methods import Clock, Method, Problem, method
+from ...models.features import merge_heads
 from .adam import HeadwiseAdam, PartwiseAdam
 from .branches import new_stream, side_by_side
-from .heads import HeadResult, HeadSpec, linear_start
+from .heads import HeadResult, HeadSpec, Team, linear_start
 from .judge import Judge, logits_of_heads
 from .rows import Rows, Tables, row_order
 
@@ -102,11 +104,13 @@ def gradient_by_rows(block: Block, logits: Tensor, labels: Tensor, rows: Tensor,
 class Group:
     """The heads that see the same batches: one batch size, one seed. Its weights are one matrix, by learning rate."""
 
-    def __init__(self, indices: Sequence[int], specs: Sequence[HeadSpec], task: Task) -> None:
-        self.task = task
+    def __init__(self, teams: Sequence[Team], task: Task) -> None:
+        self.task, self.teams = task, teams
+        specs = [head for team in teams for head in team.heads]
         self.batch_size, self.seed = specs[0].batch_size, specs[0].seed
         by_rate = sorted(range(len(specs)), key=lambda i: specs[i].learning_rate)
-        self.indices, self.specs = [indices[i] for i in by_rate], [specs[i] for i in by_rate]
+        self.specs, places = [specs[i] for i in by_rate], iter(np.argsort(by_rate).tolist())
+        self.heads_of = [[next(places) for _ in team.heads] for team in teams]  # of every team, among all heads
         heads, classes, dim = len(specs), task.classes, task.features.dim
 
         by_method = sorted(range(heads), key=lambda h: self.specs[h].method_key)  # stable: by rate within a method
@@ -240,7 +244,7 @@ class Group:
             self.best = [(math.nan, epoch)] * len(self.specs)
             return
         better = []
-        for h, score in enumerate(judge.scores(self.weight, self.bias)):
+        for h, score in enumerate(self._scores(judge)):
             running = self.stopped[h] is None
             # The first epoch is kept even where the head diverged in it: there is nothing better.
             better.append(running and (epoch == 1 or score > self.best[h][0]))
@@ -251,6 +255,18 @@ class Group:
             elif running and patience is not None and epoch - self.best[h][1] >= patience:
                 self.stopped[h] = epoch
         self._keep(better)
+
+    def _scores(self, judge: Judge) -> list[float]:
+        """One score a head; heads that become one have that one's."""
+        alone = [heads[0] for heads in self.heads_of if len(heads) == 1]
+        if len(alone) == len(self.specs):
+            return judge.scores(self.weight, self.bias)
+        scores = dict(zip(alone, judge.scores(self.weight[alone], self.bias[alone]), strict=True)) if alone else {}
+        for team, heads in zip(self.teams, self.heads_of, strict=True):
+            if len(heads) > 1:
+                weight, bias = merge_heads(self.weight[heads], self.bias[heads], team.shares, self.task.features.centre)
+                scores.update(dict.fromkeys(heads, judge.scores(weight[None], bias[None])[0]))
+        return [scores[h] for h in range(len(self.specs))]
 
     def _keep(self, better: list[bool]) -> None:
         states = [block.method.state_dict() for block in self.blocks]
@@ -285,8 +301,8 @@ class Group:
     def finished(self) -> bool:
         return all(epoch is not None for epoch in self.stopped)
 
-    def results(self) -> dict[int, HeadResult]:
-        """What became of every head, by its place among all heads."""
+    def results(self) -> list[HeadResult]:
+        """What became of every team."""
         states = [block.method.state_dict() for block in self.blocks]
         weight, bias, states = (self.weight, self.bias, states) if self.kept is None else self.kept
         of_head: dict[int, dict[str, Tensor]] = {}
@@ -294,8 +310,8 @@ class Group:
         for block, state in zip(self.blocks, states, strict=True):
             for place, h in enumerate(by_method[block.heads]):
                 of_head[h] = {name: value[place].detach().cpu().clone() for name, value in state.items()}
-        return {
-            index: HeadResult(
+        every = [
+            HeadResult(
                 spec=spec,
                 validation=self.scores[h],
                 best_epoch=self.best[h][1],
@@ -304,8 +320,10 @@ class Group:
                 bias=bias[h].cpu().clone(),
                 method_state=of_head[h],
             )
-            for h, (index, spec) in enumerate(zip(self.indices, self.specs, strict=True))
-        }
+            for h, spec in enumerate(self.specs)
+        ]
+        of_teams = zip(self.teams, self.heads_of, strict=True)
+        return [team.result([every[h] for h in heads], self.task.features) for team, heads in of_teams]
 
 
 def _copy_heads(kept: Tensor, value: Tensor, heads: Tensor) -> None:

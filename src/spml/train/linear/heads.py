@@ -2,14 +2,16 @@
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import InputError
+from ...methods import METHODS
+from ...models.features import merge_heads
 from .judge import KnownTruth, Truth, class_precision
 from .rows import Rows, as_features
 
@@ -75,6 +77,32 @@ class HeadResult:
         if precision is None:
             raise InputError(f"the head {self.spec} predicts numbers that are not finite")
         return precision
+
+
+@dataclass(frozen=True)
+class Team:
+    """The heads that one head is made of: itself, or those of its method's members, learning side by side."""
+
+    spec: HeadSpec
+    heads: tuple[HeadSpec, ...]
+    shares: tuple[float, ...]
+
+    @classmethod
+    def of(cls, spec: HeadSpec, classes: int) -> "Team":
+        members = METHODS[spec.method](**spec.settings).members(classes) if spec.method in METHODS else ()
+        if not members:
+            return cls(spec, (spec,), (1.0,))
+        heads = tuple(replace(spec, method=member.method, settings=member.settings) for member in members)
+        return cls(spec, heads, tuple(member.share for member in members))
+
+    def result(self, results: Sequence[HeadResult], features: Rows) -> HeadResult:
+        """What became of the head, from what became of those it is made of; they kept the same epoch."""
+        if len(results) == 1:
+            return results[0]
+        weight, bias = (torch.stack(parts) for parts in zip(*((r.weight.T, r.bias) for r in results), strict=True))
+        weight, bias = merge_heads(weight, bias, self.shares, features.centre.cpu())
+        state = {f"beside.{i}.{name}": value for i, r in enumerate(results) for name, value in r.method_state.items()}
+        return replace(results[0], spec=self.spec, weight=weight.T, bias=bias, method_state=state)
 
 
 def linear_start(dim: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """Features and labels as the heads read them: batches on the device."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from ...labels import Labels
 from ...methods import Method
 
 BLOCK = 2**22  # features handed out at one time when all rows are scored
+MEASURED = 4096  # rows at most that the mean row is taken from
 SMALL = 2**28  # bytes up to which features and label tables are copied into one matrix, whose batches are quick
 
 
@@ -84,6 +86,11 @@ class Rows:
         if self._matrix is not None:
             return self._matrix.index_select(0, rows)
         return self.features.batch(rows).to(self.device)
+
+    @cached_property
+    def centre(self) -> Tensor:
+        """(D,) The mean row, of some thousand evenly spaced ones."""
+        return self.batch(torch.arange(0, len(self), len(self) // MEASURED + 1, device=self.device)).mean(0)
 
     def ahead(self, rows: Tensor) -> None:
         """Start reading the rows of a later batch, where they lie in a file."""

@@ -1,4 +1,4 @@
-"""All heads of a list, in groups and teams that fit into memory."""
+"""All heads of a list, in groups and shifts that fit into memory."""
 
 import itertools
 from collections import defaultdict
@@ -13,7 +13,7 @@ from ...labels import Labels
 from ..graph import WatchedClock, recording
 from .branches import new_stream, side_by_side
 from .group import Group, Task
-from .heads import HeadResult, HeadSpec
+from .heads import HeadResult, HeadSpec, Team
 from .judge import Judge, Selection, Truth
 from .rows import Rows, Tables, as_features
 
@@ -67,24 +67,26 @@ def train_heads(
     tables = Tables(labels, full_labels, negatives_labels, target)
     task = Task(Rows(store, target), tables, epochs, k, target)
 
+    teams = [Team.of(spec, labels.num_classes) for spec in specs]
     results: dict[int, HeadResult] = {}
     with _progress(len(specs) * epochs if progress else 0) as advance:
-        for team in _teams(specs, task, memory_limit):
-            groups = [Group(indices, [specs[i] for i in indices], task) for indices in team]
+        for shift in _shifts(teams, task, memory_limit):
+            groups = [Group([teams[i] for i in indices], task) for indices in shift]
             with _threads_for(groups):
-                _train_team(groups, task, judge, patience, advance)
-            for group in groups:
-                results.update(group.results())
+                _train_shift(groups, task, judge, patience, advance)
+            for group, indices in zip(groups, shift, strict=True):
+                results.update(zip(indices, group.results(), strict=True))
     return [results[i] for i in range(len(specs))]
 
 
-def _teams(specs: Sequence[HeadSpec], task: Task, memory_limit: int) -> Iterator[list[list[int]]]:
-    """Heads (as indices of specs) by batch size and seed, in teams that are trained side by side.
+def _shifts(teams: Sequence[Team], task: Task, memory_limit: int) -> Iterator[list[list[int]]]:
+    """Groups of heads (as indices of teams) by batch size and seed, in shifts that are trained side by side.
 
     Heads of one batch size and seed see the same batches and form a group. On a CPU groups take turns, since one
     alone keeps it busy and its weights near; on a GPU those of one batch size share every step.
     """
     bytes_of: dict[tuple[str, str], int] = {}
+    specs = [team.spec for team in teams]
     groups: dict[int, list[list[int]]] = defaultdict(list)
     order = sorted(range(len(specs)), key=lambda i: (specs[i].batch_size, specs[i].seed))
     for (size, _), members in itertools.groupby(order, key=lambda i: (specs[i].batch_size, specs[i].seed)):
@@ -93,7 +95,7 @@ def _teams(specs: Sequence[HeadSpec], task: Task, memory_limit: int) -> Iterator
         for i in members:
             key = specs[i].method_key
             if key not in bytes_of:
-                bytes_of[key] = _bytes_of_head(specs[i], task)
+                bytes_of[key] = sum(_bytes_of_head(head, task) for head in teams[i].heads)
             if group and taken + bytes_of[key] > memory_limit:
                 groups[size].append(group)
                 group, taken = [], 0
@@ -101,16 +103,16 @@ def _teams(specs: Sequence[HeadSpec], task: Task, memory_limit: int) -> Iterator
             taken += bytes_of[key]
         groups[size].append(group)
     for of_size in groups.values():
-        team: list[list[int]] = []
+        shift: list[list[int]] = []
         taken = 0
         for group in of_size:
             needed = sum(bytes_of[specs[i].method_key] for i in group)
-            if team and (task.device.type == "cpu" or taken + needed > memory_limit):
-                yield team
-                team, taken = [], 0
-            team.append(group)
+            if shift and (task.device.type == "cpu" or taken + needed > memory_limit):
+                yield shift
+                shift, taken = [], 0
+            shift.append(group)
             taken += needed
-        yield team
+        yield shift
 
 
 def _bytes_of_head(spec: HeadSpec, task: Task) -> int:
@@ -120,7 +122,7 @@ def _bytes_of_head(spec: HeadSpec, task: Task) -> int:
     return 5 * 4 * parameters + 2 * sum(b.nbytes for b in made.buffers())
 
 
-def _train_team(
+def _train_shift(
     groups: list[Group],
     task: Task,
     judge: Judge | None,
@@ -143,7 +145,7 @@ def _train_team(
                 group.step(group.order[start : start + size], clock)
         for group in active:
             group.end_epoch(epoch, judge, patience)
-        advance(sum(len(group.specs) for group in groups))
+        advance(sum(len(group.teams) for group in groups))
 
 
 @contextmanager
