@@ -1,6 +1,7 @@
 """Rows of features from every kind of matrix; NaN is named by row and column."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,12 @@ from torch import Tensor
 from spml.data import FeatureStore
 from spml.data import features as module
 from spml.errors import InputError
+from spml.labels import Labels
+from spml.methods import method
 from spml.models.features import FeatureClassifier, feature_classifier_from_description, merge_heads
+from spml.train.examples import Examples
+from spml.train.loop import Run
+from spml.train.settings import TrainSettings
 
 ROWS = ([3, 0, 3], np.array([5]), torch.tensor([1, 2]), range(6), [])
 
@@ -251,3 +257,16 @@ def test_heads_side_by_side_are_one_where_nothing_is_learned() -> None:
 
 def norms(classifier: FeatureClassifier) -> list[Tensor]:
     return [weight.norm(dim=-1) for weight in classifier.linear.weight.detach().chunk(2)]
+
+
+def test_how_frequent_labels_are_is_learned_as_soon_as_what_they_look_like(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    features = draw.normal(size=(400, 400)).astype(np.float32)
+    shown = np.where(features[:, 0] > 1, 1, np.where(features[:, 1] > 0, 2, 0))  # label 3 is never named
+    training = Examples(FeatureStore(features), np.arange(400), Labels.from_indices(shown, list("abcd")))
+    classifier = FeatureClassifier(400, 4)
+    settings = TrainSettings(epochs=4, batch_size=8, learning_rate=1e-3)
+    Run(tmp_path, classifier, method("an"), training, None, settings, device="cpu", progress=False).fit()
+    said = torch.sigmoid(classifier.eval()(torch.zeros(1, 400)).logits)[0]
+    assert said[3] < 0.15, said
+    assert (said[:3] > said[3]).all()

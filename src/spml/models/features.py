@@ -1,5 +1,6 @@
 """A linear classifier over feature rows, which brings them to mean 0 and standard deviation 1 itself."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,15 @@ class FeatureClassifier(nn.Module):
         self.description: dict[str, Any] = {"features": dim, "num_classes": num_classes}
         if len(self.shares) > 1:
             self.description["shares"] = list(self.shares)
+
+    def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """Parameters, and the multiple of the learning rate each moves at: biases as if √D ones stood in every row.
+
+        Rows of mean 0 have a length of about √D and no part in common: how frequent a label is only the bias can
+        say, and as one weight among D it would take thousands of steps to.
+        """
+        weight, bias = self.linear.parameters()
+        return [([weight], 1.0), ([bias], math.sqrt(len(self.mean)))]
 
     def measure(self, features: Tensor) -> None:
         """Take mean and deviation from these rows; a constant column is left as it is."""

@@ -31,6 +31,7 @@ from ..labels import Labels
 from ..methods import Batch, Clock, Geometry, Method, Problem
 from ..models import Classifier, Head
 from ..models.convolution import Aside, speed_up
+from ..models.features import FeatureClassifier
 from .allocator import keep_freed_memory
 from .checkpoint import (
     File,
@@ -206,13 +207,14 @@ class Run:
     def _make_optimiser(self) -> torch.optim.Optimizer:
         classifier: Any = self.classifier  # a network of the user's own has no groups
         rate = self.settings.learning_rate
-        if self.settings.head_rate != 1 and hasattr(classifier, "head_parameters"):
-            groups: list[dict[str, Any]] = [
-                {"params": list(classifier.backbone_parameters()), "multiple": 1.0},
-                {"params": list(classifier.head_parameters()), "multiple": self.settings.head_rate},
-            ]
+        if isinstance(classifier, FeatureClassifier):
+            multiples = classifier.parameter_groups()
+        elif self.settings.head_rate != 1 and hasattr(classifier, "head_parameters"):
+            backbone, head = list(classifier.backbone_parameters()), list(classifier.head_parameters())
+            multiples = [(backbone, 1.0), (head, self.settings.head_rate)]
         else:
-            groups = [{"params": list(classifier.parameters()), "multiple": 1.0}]
+            multiples = [(list(classifier.parameters()), 1.0)]
+        groups: list[dict[str, Any]] = [{"params": p, "multiple": multiple} for p, multiple in multiples]
         own = [
             {"params": p, "multiple": multiple, "weight_decay": 0.0} for p, multiple in self.method.parameter_groups()
         ]
