@@ -32,7 +32,7 @@ BATCH, DIM, STEPS = 256, 1280, 3
 JUDGED_ROWS, JUDGED_DIM, RECOVERED_ROWS = 2_000, 64, 250
 WHAT = {
     "loss an": "loss, AN",
-    "loss auto": "loss, auto",
+    "loss annotator-em": "loss, annotator-em",
     "step an": "training step, AN",
     "step auto": "training step, auto",
     "step torch": "the same in plain torch",
