@@ -191,7 +191,8 @@ class Method(nn.Module):
     def members(self, classes: int) -> tuple[Member, ...]:
         """On features: the methods whose heads learn side by side and become one. Nobody: the method itself does.
 
-        `objective` then gets their logits beside one another, (…, B, L) of each.
+        `objective` then gets their logits beside one another, (…, B, L) of each; a method that has members keeps
+        them, prepared, in a `nn.ModuleList` named `beside`.
         """
         return ()
 

@@ -26,7 +26,9 @@ def merge_heads(
     longest = length.argmax(0, keepdim=True)
     longer = torch.where(length > 0, length.gather(0, longest) / length, 1.0)
     scale = torch.stack([share * times for share, times in zip(shares, longer, strict=True)])
-    merged = torch.einsum("ml,mld->ld", scale, weight)
+    merged = scale[0, :, None] * weight[0]
+    for times, head in zip(scale[1:], weight[1:], strict=True):
+        merged = merged.addcmul_(times[:, None], head)  # with many classes a second table is too much
     if centre is None:
         return merged, bias.gather(0, longest)[0]
     return merged, (bias + weight @ centre).gather(0, longest)[0] - merged @ centre

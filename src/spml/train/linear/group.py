@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...methods import Clock, Method, Problem, method
-from ...models.features import merge_heads
 from .adam import HeadwiseAdam, PartwiseAdam
 from .branches import new_stream, side_by_side
 from .heads import HeadResult, HeadSpec, Team, linear_start
@@ -109,8 +108,10 @@ class Group:
         specs = [head for team in teams for head in team.heads]
         self.batch_size, self.seed = specs[0].batch_size, specs[0].seed
         by_rate = sorted(range(len(specs)), key=lambda i: specs[i].learning_rate)
-        self.specs, places = [specs[i] for i in by_rate], iter(np.argsort(by_rate).tolist())
-        self.heads_of = [[next(places) for _ in team.heads] for team in teams]  # of every team, among all heads
+        self.specs, places = [specs[i] for i in by_rate], np.argsort(by_rate)
+        firsts = places[np.cumsum([0, *(len(team.heads) for team in teams[:-1])])].tolist()
+        # The heads of every team among all of the group; of one rate, they stay together.
+        self.heads_of = [slice(h, h + len(team.heads)) for h, team in zip(firsts, teams, strict=True)]
         heads, classes, dim = len(specs), task.classes, task.features.dim
 
         by_method = sorted(range(heads), key=lambda h: self.specs[h].method_key)  # stable: by rate within a method
@@ -258,14 +259,15 @@ class Group:
 
     def _scores(self, judge: Judge) -> list[float]:
         """One score a head; heads that become one have that one's."""
-        alone = [heads[0] for heads in self.heads_of if len(heads) == 1]
+        alone = [heads.start for heads in self.heads_of if heads.stop - heads.start == 1]
         if len(alone) == len(self.specs):
             return judge.scores(self.weight, self.bias)
         scores = dict(zip(alone, judge.scores(self.weight[alone], self.bias[alone]), strict=True)) if alone else {}
         for team, heads in zip(self.teams, self.heads_of, strict=True):
-            if len(heads) > 1:
-                weight, bias = merge_heads(self.weight[heads], self.bias[heads], team.shares, self.task.features.centre)
-                scores.update(dict.fromkeys(heads, judge.scores(weight[None], bias[None])[0]))
+            if heads.start not in scores:
+                weight, bias = team.merged(self.weight[heads], self.bias[heads], self.task.features)
+                (score,) = judge.scores(weight[None], bias[None])
+                scores.update(dict.fromkeys(range(heads.start, heads.stop), score))
         return [scores[h] for h in range(len(self.specs))]
 
     def _keep(self, better: list[bool]) -> None:
@@ -310,20 +312,22 @@ class Group:
         for block, state in zip(self.blocks, states, strict=True):
             for place, h in enumerate(by_method[block.heads]):
                 of_head[h] = {name: value[place].detach().cpu().clone() for name, value in state.items()}
-        every = [
-            HeadResult(
-                spec=spec,
-                validation=self.scores[h],
-                best_epoch=self.best[h][1],
-                stopped_epoch=self.stopped[h] or self.task.epochs,
-                weight=weight[h].T.cpu().clone(),
-                bias=bias[h].cpu().clone(),
-                method_state=of_head[h],
+        made = []
+        for team, heads in zip(self.teams, self.heads_of, strict=True):
+            one, shift = team.merged(weight[heads], bias[heads], self.task.features)
+            first = heads.start
+            made.append(
+                HeadResult(
+                    spec=team.spec,
+                    validation=self.scores[first],
+                    best_epoch=self.best[first][1],
+                    stopped_epoch=self.stopped[first] or self.task.epochs,
+                    weight=one.T.cpu().clone(),
+                    bias=shift.cpu().clone(),
+                    method_state=team.state([of_head[h] for h in range(heads.start, heads.stop)]),
+                )
             )
-            for h, spec in enumerate(self.specs)
-        ]
-        of_teams = zip(self.teams, self.heads_of, strict=True)
-        return [team.result([every[h] for h in heads], self.task.features) for team, heads in of_teams]
+        return made
 
 
 def _copy_heads(kept: Tensor, value: Tensor, heads: Tensor) -> None:

@@ -95,14 +95,17 @@ class Team:
         heads = tuple(replace(spec, method=member.method, settings=member.settings) for member in members)
         return cls(spec, heads, tuple(member.share for member in members))
 
-    def result(self, results: Sequence[HeadResult], features: Rows) -> HeadResult:
-        """What became of the head, from what became of those it is made of; they kept the same epoch."""
-        if len(results) == 1:
-            return results[0]
-        weight, bias = (torch.stack(parts) for parts in zip(*((r.weight.T, r.bias) for r in results), strict=True))
-        weight, bias = merge_heads(weight, bias, self.shares, features.centre.cpu())
-        state = {f"beside.{i}.{name}": value for i, r in enumerate(results) for name, value in r.method_state.items()}
-        return replace(results[0], spec=self.spec, weight=weight.T, bias=bias, method_state=state)
+    def merged(self, weight: Tensor, bias: Tensor, features: Rows) -> tuple[Tensor, Tensor]:
+        """The one head, (L, D) and (L,), of the weights and biases of all."""
+        if len(self.heads) == 1:
+            return weight[0], bias[0]
+        return merge_heads(weight, bias, self.shares, features.centre)
+
+    def state(self, states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """What the method remembers, as its `state_dict` names it, of what its members do."""
+        if len(self.heads) == 1:
+            return states[0]
+        return {f"beside.{i}.{name}": value for i, state in enumerate(states) for name, value in state.items()}
 
 
 def linear_start(dim: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
