@@ -117,9 +117,9 @@ def train(
         device=device,
         track=track,
     )
-    best = train_job(job, out, say=typer.echo)
+    best = train_job(job, out, say=_say)
     score = "" if best["score"] is None else f", held-out score {best['score']:.3f}"
-    typer.echo(f"Done: epoch {best['epoch']} is the best{score}. Now: spml recover {out} --out labels.csv")
+    _say(f"Done: epoch {best['epoch']} is the best{score}. Now: spml recover {out} --out labels.csv")
 
 
 @app.command(epilog="Example: spml predict runs/photos new/*.jpg --out tags.csv")
@@ -282,12 +282,22 @@ def main() -> None:
     sys.exit(code)
 
 
+def _speaks() -> bool:
+    """Whether this process is the one of all that torchrun started, or of one, that says things."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _say(text: str) -> None:
+    if _speaks():
+        typer.echo(text)
+
+
 def _run() -> int:
     """The exit code."""
     try:
         app()
     except SystemExit as end:
-        if end.code == INTERRUPTED and os.environ.get("RANK", "0") == "0":
+        if end.code == INTERRUPTED and _speaks():
             print("Interrupted. The same command goes on where it was.", file=sys.stderr)
         return _fail(end.code) if isinstance(end.code, str) else end.code or 0
     except InputError as error:
