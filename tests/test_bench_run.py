@@ -359,6 +359,27 @@ def test_a_storage_that_cannot_be_opened_is_one_sentence(spml, pack, protocol, t
         assert text.count("\n") == 1
 
 
+def test_a_storage_that_goes_away_in_the_search_is_one_sentence(spml, pack, protocol, tmp_path, monkeypatch):
+    optuna = pytest.importorskip("optuna")
+    storage = tmp_path / "search.db"
+    ask = optuna.Study.ask
+
+    def lose(study, *arguments, **options):
+        asked = ask(study, *arguments, **options)
+        storage.write_text("no database " * 100)
+        return asked
+
+    options = ("--data", f"voc12={pack}", "--methods", "an", "--search", "optuna", "--out", tmp_path / "out")
+    with monkeypatch.context() as patched:
+        patched.setattr(optuna.Study, "ask", lose)
+        code, text = spml(protocol, *options, "--storage", f"sqlite:///{storage}")
+    assert code == 2
+    last = text.splitlines()[-1]
+    assert last.startswith(f"spml: --storage sqlite:///{storage} no longer answers (")
+    assert last.endswith("the same command goes on where it was")
+    assert "Traceback" not in text
+
+
 def test_the_list(spml):
     code, text = spml("--list")
     assert code == 0

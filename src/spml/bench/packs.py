@@ -17,7 +17,6 @@ from ..data.open import open_data
 from ..data.pack import Pack, load_pack
 from ..data.scenes import QUICKSTART, scenes
 from ..errors import InputError
-from ..train.job import file_sizes
 
 SCENES = "scenes"  # in place of a path; a folder of that name is ./scenes
 
@@ -70,7 +69,7 @@ def _official(folder: Path) -> OfficialPack:
     dataset = open_data(folder)
     if dataset.truth is None:
         raise InputError(f"{folder}: a benchmark needs data whose full labels are known, and these have none")
-    sizes = file_sizes(dataset.store) if isinstance(dataset.store, ImageStore) else []
+    sizes = dataset.store.file_sizes() if isinstance(dataset.store, ImageStore) else []
     return OfficialPack(**_parts(dataset), directory=folder, notes=dataset.notes, file_sizes=tuple(sizes))
 
 

@@ -289,6 +289,13 @@ def check_kind(where: str, value: Any, kind: Any) -> None:
         raise InputError(f"{where} must be {' or '.join(_WORDS[each] for each in kinds)}, not {value!r}")
 
 
+def check_distinct(where: str, values: Sequence[Any]) -> None:
+    """The same value twice would run once and count twice."""
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise InputError(f"{where} has {value!r} twice: once is enough")
+
+
 def _fits(value: Any, kind: Any) -> bool:
     """In a file a tuple is a list, and one of any length has at least one value."""
     if kind is Any:
@@ -440,6 +447,7 @@ def _checked_grid(where: str, table: Mapping[str, Any], linear: bool) -> dict[st
             raise InputError(f"{where}: grid: {key!r} is neither settings.… nor train.…")
         if not values:
             raise InputError(f"{where}: grid: {key} is empty")
+        check_distinct(f"{where}: grid: {key}", values)
         if kind == "train":
             check_train_key(f"{where}: grid", key, linear)
             for value in values:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,7 +53,10 @@ def execute(
         runner.rows([seeded(trial, seed) for of_cell in searched for trial in of_cell for seed in judged])
     else:
         storage = _open_storage(optuna.storage)
-        tried = [_ask_optuna(cell, judged, runner, optuna, storage) if cell.space else [cell.base] for cell in cells]
+        with _lost_storage(optuna.storage):
+            tried = [
+                _ask_optuna(cell, judged, runner, optuna, storage) if cell.space else [cell.base] for cell in cells
+            ]
     best = [_best(of_cell, judged, runner) if len(of_cell) > 1 else of_cell[0] for of_cell in tried]
     runner.rows([seeded(trial, seed) for trial in best for seed in seeds])
     outcomes = []
@@ -93,6 +97,23 @@ def _open_storage(address: str | None) -> Any:
         raise InputError(
             f"--storage {without_password(address)} cannot be opened ({without_password(reason)}): give the address of "
             "a database that can be reached, as sqlite:///search.db"
+        ) from None
+
+
+@contextmanager
+def _lost_storage(address: str | None) -> Iterator[None]:
+    """A database that goes away in the middle of a search is told in a sentence; what was run is kept."""
+    from optuna.exceptions import OptunaError
+
+    try:
+        yield
+    except OptunaError as error:
+        if address is None:
+            raise
+        reason = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
+        raise InputError(
+            f"--storage {without_password(address)} no longer answers ({without_password(reason)}): once it does, the "
+            "same command goes on where it was"
         ) from None
 
 

@@ -32,6 +32,7 @@ from .protocols import (
     Cell,
     Protocol,
     change_value,
+    check_distinct,
     check_kind,
     check_settings,
     check_train_key,
@@ -251,6 +252,7 @@ def _check_varied(where: str, key: str, values: Any, features: bool) -> None:
     if features and table in ("head", "head_settings"):
         raise InputError(f"{where}: on features every head is linear, so {key} cannot be varied; it can on images")
     for each in values.values() if isinstance(values, dict) else [values]:
+        check_distinct(f"{where}.{key}", each)
         for value in each:
             check_kind(f"{where}.{key}", None if value == "none" else value, _VARIED.get(key, Any))
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,32 +132,11 @@ def _fingerprint(dataset: Dataset) -> str:
     their numbers."""
     digest = hashlib.sha256("\n".join(dataset.names.tolist()).encode())
     if isinstance(dataset.store, ImageStore):
-        digest.update(np.array(file_sizes(dataset.store), np.int64).tobytes())
+        digest.update(np.array(dataset.store.file_sizes(), np.int64).tobytes())
     else:
         some = np.linspace(0, len(dataset) - 1, min(len(dataset), 16)).astype(np.int64)
         digest.update(dataset.store.batch(some).cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def file_sizes(store: ImageStore) -> list[int]:
-    """The bytes of each image's file, of a member of a zip file those of the archive; 0 for an image without a file.
-
-    Copied data have the same, other images hardly ever.
-    """
-    archives: dict[str, int] = {}
-
-    def size(path: str) -> int:
-        try:
-            return os.stat(path).st_size
-        except NotADirectoryError:  # a zip file is on the way to it
-            folder = os.path.dirname(path)
-            if folder not in archives:
-                archives[folder] = size(folder)
-            return archives[folder]
-        except OSError:
-            return 0
-
-    return [size(store.name(row)) for row in range(len(store))]
 
 
 def _absolute(data: str) -> str:
