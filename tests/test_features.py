@@ -1,4 +1,4 @@
-"""Rows of features from every kind of matrix; NaN is named by row and column."""
+"""Rows of features from every kind of matrix, NaN named by row and column; and the classifier that learns from them."""
 
 import json
 from pathlib import Path

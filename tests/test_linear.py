@@ -105,7 +105,7 @@ def plain_loop(task: Task, spec: HeadSpec, epochs: int = EPOCHS) -> HeadResult:
         order = np.random.default_rng((spec.seed, epoch)).permutation(ROWS)
         for rows in np.split(order, range(spec.batch_size, ROWS, spec.batch_size)):
             clock = Clock(epoch, epochs, step, epochs * batches)
-            loss = made.objective(head(features[rows]), labels.batch(rows), torch.from_numpy(rows), clock)
+            loss = made.of_logits(head(features[rows]), labels.batch(rows), torch.from_numpy(rows), clock)
             penalty = made.penalty(head.parameters())
             optimiser.zero_grad()
             (loss if penalty is None else loss + penalty).backward()

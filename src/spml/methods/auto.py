@@ -1,11 +1,10 @@
 """The default and its parts: no k, no full labels, nothing to tune."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..losses import annotator_choice, entropy
 from ..losses.terms import in_full_precision, soft_term
@@ -13,7 +12,6 @@ from ..memory import RowMemory
 from .base import (
     ENOUGH_STEPS,
     MEAN_OF_ROWS,
-    METHODS,
     Batch,
     Clock,
     Member,
@@ -101,7 +99,6 @@ class Auto(AnnotatorEM):
     settings: Settings
     memory: RowMemory | None
     two_views: bool
-    beside: nn.ModuleList
 
     def members(self, classes: int) -> tuple[Member, ...]:
         return Member("em", {"entropy_weight": self.doubt(classes)}, 2 / 3), Member("wan", {}, 1 / 3)
@@ -111,10 +108,6 @@ class Auto(AnnotatorEM):
         rows, entry = problem.rows, (problem.classes,)
         self.memory = RowMemory(rows, entry, dtype=torch.float16) if problem.first_look else None
         self.two_views = problem.first_look and problem.steps >= ENOUGH_STEPS
-        members = [METHODS[member.method](**member.settings) for member in self.members(problem.classes)]
-        for member in members:
-            member.prepare(problem)
-        self.beside = nn.ModuleList(members)
 
     @property
     def views(self) -> tuple[ViewKind, ...]:
@@ -143,11 +136,3 @@ class Auto(AnnotatorEM):
         of_weak = soft_term(in_full_precision(model(weak).logits), seen)
         of_strong = soft_term(in_full_precision(model(strong).logits), taught)
         return mean_row(of_weak + of_strong)
-
-    def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
-        classes = labels.shape[-1]
-        if logits.shape[-1] == classes:
-            return super().objective(logits, labels, rows, clock)
-        members = cast(Iterable[Method], self.beside)
-        parts = zip(members, logits.split(classes, -1), strict=True)
-        return torch.stack([member.objective(part, labels, rows, clock) for member, part in parts]).sum(0)

@@ -5,7 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -165,6 +165,10 @@ class Method(nn.Module):
         if self.k is not None and not 0 < self.k < math.inf:
             raise InputError(f"k, the expected number of positive labels of a row, must be above 0, not {self.k}")
         self.classes = problem.classes
+        members = [METHODS[member.method](**member.settings) for member in self.members(problem.classes)]
+        for made in members:
+            made.prepare(problem)
+        self.beside = nn.ModuleList(members)
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         """The loss of a batch from one view: (…, B, L) logits give (…) values, any leading dimensions are heads."""
@@ -172,7 +176,15 @@ class Method(nn.Module):
 
     def loss(self, batch: Batch, model: Model, clock: Clock) -> Tensor:
         """The loss of a batch of images; by default the objective of its first view."""
-        return self.objective(model(batch.views[0]).logits, batch.labels, batch.rows, clock)
+        return self.of_logits(model(batch.views[0]).logits, batch.labels, batch.rows, clock)
+
+    def of_logits(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+        """The objective; of logits of several heads beside one another, (…, B, m·L), those of the members, added."""
+        classes = labels.shape[-1]
+        if logits.shape[-1] == classes:
+            return self.objective(logits, labels, rows, clock)
+        parts = zip(cast(Iterable[Method], self.beside), logits.split(classes, -1), strict=True)
+        return torch.stack([member.objective(part, labels, rows, clock) for member, part in parts]).sum(0)
 
     @property
     def views(self) -> tuple[ViewKind, ...]:
@@ -189,11 +201,7 @@ class Method(nn.Module):
         probabilities of every label being there, by heads that did not learn from that row."""
 
     def members(self, classes: int) -> tuple[Member, ...]:
-        """On features: the methods whose heads learn side by side and become one. Nobody: the method itself does.
-
-        `objective` then gets their logits beside one another, (…, B, L) of each; a method that has members keeps
-        them, prepared, in a `nn.ModuleList` named `beside`.
-        """
+        """On features: the methods whose heads learn side by side and become one. Nobody: the method itself does."""
         return ()
 
     def penalty(self, parameters: Iterable[Tensor], heads: int = 0) -> Tensor | None:

@@ -299,7 +299,7 @@ class Run:
         total = len(batch.rows)  # of all processes, or this one's own
         if self._by_rows:
             logits = self.classifier(batch.views[0]).logits[:total]
-            loss = self.method.objective(logits, batch.labels, batch.rows, clock) * batch.weight
+            loss = self.method.of_logits(logits, batch.labels, batch.rows, clock) * batch.weight
             penalty = self.method.penalty(self.classifier.parameters())
             return loss if penalty is None else loss + penalty
 
