@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -32,13 +33,15 @@ from spml.report.beliefs import Beliefs, believed, saw_more
 from spml.report.comparison import groups
 from spml.report.figures import Bar, Spread, bars, heat_map, spreads
 from spml.report.galleries import evidence, extremes, kind_of, lit
-from spml.report.landscape import Landscape, _direction
+from spml.report.landscape import Landscape, _direction, own_loss
 from spml.report.markup import Html, hundred, join, percent, tag
 from spml.report.sections import precision_down_the_list
 from spml.report.studies import study_chart
 from spml.report.theme import PALETTE, script
+from spml.train.checkpoint import write_tensors
 from spml.train.examples import Examples
 from spml.train.finished import FinishedRun, finish, open_run
+from spml.train.job import TrainJob, train_job
 from spml.train.loop import Run
 from spml.train.settings import TrainSettings
 
@@ -698,6 +701,31 @@ def test_the_landscape_has_the_network_itself_in_its_middle(trained):
     assert len(np.unique(landscape.values)) == 9
     again = loss_landscape(trained, 16, steps=3, reach=0.5)
     assert (again.values == landscape.values).all()
+
+
+def test_the_landscape_of_a_look_is_what_was_seen_and_taught(trained, tmp_path):
+    labels = trained.labels.subset(trained.train)
+    seen = torch.rand(labels.shape, generator=torch.Generator().manual_seed(0)).half()
+    write_tensors(tmp_path / "best-memory.safetensors", {"memory.values": seen}, {})
+    record = {**trained.record, "method": {"name": "auto"}}
+    rows, logits = torch.arange(8), torch.randn(8, 10, generator=torch.Generator().manual_seed(1))
+    loss = own_loss(dataclasses.replace(trained, folder=tmp_path, record=record), labels)
+    expected = F.binary_cross_entropy_with_logits(logits, seen[:8].float(), reduction="none").sum(1).mean()
+    assert float(loss(logits, labels.batch(rows.numpy()), rows)) == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_the_landscape_of_two_heads_is_that_of_both(tmp_path):
+    draw = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", draw.normal(size=(60, 6)).astype(np.float32))
+    np.save(tmp_path / "y.npy", draw.integers(0, 3, 60))
+    job = TrainJob(str(tmp_path / "x.npy"), options={"labels": str(tmp_path / "y.npy")}, epochs=1, device="cpu")
+    train_job(job, tmp_path / "run", say=str, progress=False)
+    run = open_run(tmp_path / "run")
+    landscape = loss_landscape(run, 200, steps=3)
+    known, rows = torch.from_numpy(run.labels.subset(run.train).dense()), torch.arange(len(run.train))
+    both = run.network().train()(run.store.batch(run.train)).logits.split(3, -1)
+    alone = [method(name).objective(part, known, rows, Clock()) for name, part in zip(("em", "wan"), both, strict=True)]
+    assert landscape.values[1, 1] == pytest.approx(float(sum(alone).detach()), rel=1e-5)
 
 
 def test_directions_have_the_lengths_of_the_filters_and_leave_biases():

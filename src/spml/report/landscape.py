@@ -9,9 +9,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from ..data.images import ImageStore
 from ..errors import InputError
 from ..labels import Labels
-from ..methods import Clock, Method, Problem, method
+from ..methods import Batch, Clock, Method, Problem, method
+from ..models.features import FeatureClassifier
+from ..models.heads import Outputs
 from ..train.checkpoint import read_tensors
 from ..train.finished import FinishedRun
 from .axes import Axis
@@ -69,6 +72,8 @@ def loss_landscape(
     measure = loss or own_loss(run, labels)
 
     network = run.network()
+    if loss is None and isinstance(network, FeatureClassifier):
+        network.train()  # its heads as they learned: side by side
     centre = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     first, second = (_direction(centre, generator) for _ in range(2))
     offsets = np.linspace(-reach, reach, steps)
@@ -91,11 +96,17 @@ def own_loss(run: FinishedRun, labels: Labels) -> Loss:
     """The objective of the run's method, with what it remembered at the best epoch."""
     settings: Mapping[str, Any] = {key: value for key, value in run.record["method"].items() if key != "name"}
     made: Method = method(run.method, **settings)
-    made.prepare(Problem(labels, k=run.record["k"], seeds=run.record["train"]["seed"]))
-    made.load_state_dict(read_tensors(run.folder / "best-memory.safetensors")[0])
+    remembered = read_tensors(run.folder / "best-memory.safetensors")[0]
+    looked = made.needs.first_look and bool(remembered)
+    whole = isinstance(run.store, ImageStore)
+    problem = Problem(labels, run.record["k"], run.record["train"]["seed"], first_look=looked, whole_network=whole)
+    made.prepare(problem)
+    made.load_state_dict(remembered)
     made.eval()
     clock = Clock(run.best["epoch"], run.record["train"]["epochs"])
-    return lambda logits, known, rows: made.objective(logits, known, rows, clock)
+    if looked:  # what it saw is taught, and that is no objective
+        return lambda logits, known, rows: made.loss(Batch(rows, known, (logits,)), Outputs, clock)
+    return lambda logits, known, rows: made.of_logits(logits, known, rows, clock)
 
 
 def landscape_chart(landscape: Landscape, title: str, high: float) -> Html:
