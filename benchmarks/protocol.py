@@ -107,20 +107,33 @@ class Published:
 
     def go_through(self, part: str, batches: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """One pass, training on the training part; rows and their scores on the host."""
-        training = part == "train"
-        self.network.train(training)
+        self.network.train(part == "train")
         seen, scores = [], []
         for images, rows in itertools.islice(self.loaders[part], batches):
-            images, targets = images.to(self.device, non_blocking=True), self.observed[rows].to(self.device)
-            with torch.set_grad_enabled(training):
-                logits = self.network(images)
-            if training:
-                self.optimiser.zero_grad()
-                F.binary_cross_entropy_with_logits(logits, targets).backward()
-                self.optimiser.step()
             seen.append(rows.numpy())
-            scores.append(torch.sigmoid(logits).detach().cpu().numpy())
+            scores.append(self.scores(images, rows, part == "train"))
         return np.concatenate(seen), np.concatenate(scores)
+
+    def scores(self, images: Tensor, rows: Tensor, training: bool) -> np.ndarray:
+        """Of one batch, on the host; if training, after a step on it."""
+        images, targets = images.to(self.device, non_blocking=True), self.observed[rows].to(self.device)
+        with torch.set_grad_enabled(training):
+            logits = self.network(images)
+        if training:
+            self.optimiser.zero_grad()
+            F.binary_cross_entropy_with_logits(logits, targets).backward()
+            self.optimiser.step()
+        found: np.ndarray = torch.sigmoid(logits).detach().cpu().numpy()
+        return found
+
+    def warm_up(self) -> None:
+        """A few batches of every part, and one of the size that is left at its end: cuDNN makes kernels for each."""
+        for part, loader in self.loaders.items():
+            self.go_through(part, WARM_UP)
+            left = [loader.dataset[row] for row in range(len(loader.dataset) % loader.batch_size)]
+            if left:
+                images, rows = zip(*left, strict=True)
+                self.scores(torch.stack(images), torch.tensor(rows), part == "train")
 
     def mean_average_precision(self, part: str) -> float:
         rows, scores = self.go_through(part)
@@ -143,10 +156,7 @@ class Outcome:
 
 def run_published(make: Callable[[], Published], epochs: int) -> Outcome:
     """So many epochs, after a few batches of another network."""
-    first = make()
-    for part in ("train", "val"):
-        first.go_through(part, WARM_UP)
-    del first
+    make().warm_up()
     state, training, evaluation, scores = make(), 0.0, 0.0, []
     for _ in range(epochs):
         started = time.perf_counter()

@@ -1,9 +1,5 @@
 """Convolutions by other ways: outputs and gradients are those of PyTorch's own."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from timm.layers.conv2d_same import Conv2dSame
@@ -12,6 +8,7 @@ from torch import nn
 from spml.models import build_classifier
 from spml.models.convolution import Aside, speed_up
 from spml.train.half import HalfWeights
+from triton_interpreter import run_interpreted
 
 CPU = torch.device("cpu")
 
@@ -54,6 +51,29 @@ def test_outputs_and_gradients_are_those_of_autograd_for_several_views(beside: b
     with torch.no_grad():
         torch.testing.assert_close(plain(views[0]), other(views[0]))
     assert list(plain.state_dict()) == list(other.state_dict())
+
+
+@pytest.mark.parametrize("count", [3, 4, 7])
+def test_a_last_batch_is_filled_up_for_depthwise_convolutions_and_learns_the_same(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, other = layers(), layers()
+    speed_up(other, batch_size=4)
+    asked, conv2d = set(), torch.nn.functional.conv2d
+
+    def noting(images, weight, bias, stride, padding, dilation, groups):  # type: ignore[no-untyped-def]
+        asked.add((groups > 1, len(images)))
+        return conv2d(images, weight, bias, stride, padding, dilation, groups)
+
+    monkeypatch.setattr("torch.nn.functional.conv2d", noting)
+    images = torch.randn(count, 3, 40, 40, dtype=torch.float64, requires_grad=True)
+    with Aside(CPU).collecting():
+        other(images).square().sum().backward()
+    passed, images.grad = images.grad, None
+    assert asked == {(False, count), (True, 4 if count <= 4 else 8)}
+    plain(images).square().sum().backward()
+    for a, b in zip([images.grad, *gradients(plain)], [passed, *gradients(other)], strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_a_step_that_fails_leaves_nothing_behind() -> None:
@@ -117,11 +137,7 @@ print("equal")
 
 
 def test_the_kernels_convolve() -> None:
-    """By Triton's interpreter: in a process of its own, for it must be chosen before Triton is imported."""
-    pytest.importorskip("triton")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True)
-    assert done.stdout.strip() == "equal", done.stderr
+    assert run_interpreted(KERNELS) == "equal"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

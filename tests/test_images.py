@@ -603,3 +603,13 @@ def test_a_bad_image_that_was_read_ahead_is_named_when_it_is_asked_for(folder):
     next(reading)
     with pytest.raises(InputError, match=r"photo 3\.png: this is no image"):
         store.batch([3, 4, 5])
+
+
+def test_a_large_batch_is_copied_by_several_threads(folder, monkeypatch):
+    whole = ImageStore(folder, 16)
+    monkeypatch.setattr(module, "_PART", 1)
+    parts = ImageStore(folder, 16, workers=3)
+    rows = [6, 0, 0, 3, 5, 2, 1, 6]
+    assert torch.equal(parts.batch(rows), whole.batch(rows))
+    assert torch.equal(parts.batch(rows[:1]), whole.batch(rows[:1]))
+    assert parts.batch([]).shape == (0, 3, 16, 16)

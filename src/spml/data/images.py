@@ -40,6 +40,7 @@ MAX_PIXELS = 2**27
 _FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 _GIB = 2**30
 _BLOCK = 2**28
+_PART = 2**24  # bytes that are worth another thread
 _OWN_GROUPS, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _Item = TypeVar("_Item")
 
@@ -423,8 +424,15 @@ class ImageStore:
             return coming.wait().pin_memory() if pin else coming.wait()
         if not self._prepared:
             self._fill(np.unique(index[~self._filled[index]]))
-        out = self._room(len(index), pin)
-        np.take(self._pixels, index, axis=0, out=out.numpy(), mode="clip")  # rows are checked; "raise" would buffer
+        pixels, out = self._pixels, self._room(len(index), pin)
+        into = out.numpy()
+
+        def take(part: slice) -> None:
+            np.take(pixels, index[part], axis=0, out=into[part], mode="clip")  # rows are checked; "raise" would buffer
+
+        step = max(-(-len(index) // self._workers), 1 + _PART // (3 * self.size * self.size))
+        parts = [slice(start, start + step) for start in range(0, len(index), step)]
+        list(self._threads().map(take, parts) if len(parts) > 1 else map(take, parts))
         return out
 
     def _room(self, rows: int, pin: bool) -> torch.Tensor:

@@ -1,6 +1,8 @@
 """Convolutions in training on a GPU, each part by the fastest way there is. The numbers are those of PyTorch's.
 
 - Depthwise ones that halve an image and pad as TensorFlow does go by kernels of our own (depthwise.py).
+- For the other depthwise ones cuDNN makes its kernels anew for every number of images, which takes seconds: the batch
+  that is left at the end of an epoch is filled up with empty images.
 - What a depthwise one of stride 1 passes on is a convolution by its weights turned round: of large images cuDNN makes
   that in two thirds of the time that its own gradient takes.
 - The optimiser needs the gradients of the weights, the layers before do not. At small batches neither they nor the
@@ -38,13 +40,15 @@ class Way(NamedTuple):
     dilation: tuple[int, int]
     groups: int
     stencil: Stencil | None  # for a kernel of our own
+    batch: int = 1  # images come in multiples of this number, the last of them empty
 
     def forward(self, images: Tensor, weight: Tensor) -> Tensor:
         if self.stencil is not None:
             from .depthwise import convolved
 
             return convolved(images, weight, self.stencil)
-        return F.conv2d(images, weight, None, self.stride, self.padding, self.dilation, self.groups)
+        made = F.conv2d(self._filled(images), weight, None, self.stride, self.padding, self.dilation, self.groups)
+        return made[: len(images)]
 
     def input_gradient(self, slope: Tensor, images: Tensor, weight: Tensor) -> Tensor:
         if self.stencil is not None:
@@ -52,9 +56,10 @@ class Way(NamedTuple):
 
             return input_gradient(slope, images.shape, weight, self.stencil)
         if self._turns(images, weight):
-            return F.conv2d(slope, weight.flip(2, 3), None, 1, self.padding, 1, self.groups)
-        passed: Tensor = self._backward(slope, images, weight, (True, False))[0]
-        return passed
+            passed = F.conv2d(self._filled(slope), weight.flip(2, 3), None, 1, self.padding, 1, self.groups)
+        else:
+            passed = self._backward(slope, images, weight, (True, False))[0]
+        return passed[: len(images)]
 
     def weight_gradient(self, slope: Tensor, images: Tensor, weight: Tensor) -> Tensor:
         if self.stencil is not None:
@@ -70,10 +75,14 @@ class Way(NamedTuple):
         plain = self.stride == self.dilation == (1, 1) and self.groups == images.shape[1] == weight.shape[0] > 1
         return plain and keeps_size and min(images.shape[2:]) >= LARGE
 
+    def _filled(self, images: Tensor) -> Tensor:
+        empty = -len(images) % self.batch
+        return F.pad(images, (0,) * 7 + (empty,)) if empty else images
+
     def _backward(self, slope: Tensor, images: Tensor, weight: Tensor, wanted: tuple[bool, bool]) -> Any:
         return torch.ops.aten.convolution_backward(
-            slope, images, weight, None, self.stride, self.padding, self.dilation, False, (0, 0), self.groups,
-            (*wanted, False),
+            self._filled(slope), self._filled(images), weight, None,
+            self.stride, self.padding, self.dilation, False, (0, 0), self.groups, (*wanted, False),
         )  # fmt: skip
 
 
@@ -155,13 +164,15 @@ class _Convolution(torch.autograd.Function):
         return passed, of_weight, None, None
 
 
-def speed_up(network: nn.Module) -> int:
+def speed_up(network: nn.Module, batch_size: int = 1) -> int:
     """Let a network's convolutions go these ways; returns how many do. Weights keep their names.
 
-    Only plain ones: without bias, padded by zeros or not at all, or as TensorFlow pads.
+    Only plain ones: without bias, padded by zeros or not at all, or as TensorFlow pads. `batch_size` is that of most
+    batches they will be trained on.
     """
     found = [part for part in network.modules() if _is_plain(part)]
     for part in found:
+        part.__dict__["batch_size"] = batch_size
         part.__class__ = _fast_class(type(part))  # type: ignore[arg-type]
     return len(found)
 
@@ -195,6 +206,8 @@ def _fast_class(plain: type[nn.Conv2d]) -> type[nn.Conv2d]:
             images, way = way_of(self, images.to(dtype), pads_itself)
             if not torch.is_grad_enabled():
                 return way.forward(images, weight.to(dtype))
+            if self.groups > 1:
+                way = way._replace(batch=self.__dict__["batch_size"])
             own = weight.is_leaf and weight.requires_grad and weight.dtype == dtype
             aside = getattr(_THREAD, "aside", None) if own else None
             made: Tensor = _Convolution.apply(images, weight.to(dtype), way, aside)

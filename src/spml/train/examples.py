@@ -54,3 +54,13 @@ def read_rows(store: Store, rows: np.ndarray, device: torch.device) -> Tensor:
     if device.type == "cuda" and isinstance(store, ImageStore | FeatureStore):
         return store.batch(rows, pin=True).to(device, non_blocking=True)
     return store.batch(rows).to(device, non_blocking=True)
+
+
+def filled(inputs: Tensor, size: int) -> Tensor:
+    """On a GPU, the inputs of a last batch with empty ones up to the size of those before it.
+
+    For every number of images cuDNN makes depthwise kernels anew: two seconds on an H200, where the images take 0.04.
+    """
+    if inputs.device.type != "cuda" or len(inputs) >= size:
+        return inputs
+    return torch.cat([inputs, inputs.new_zeros(size - len(inputs), *inputs.shape[1:])])

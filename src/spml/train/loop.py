@@ -160,7 +160,7 @@ class Run:
         self.method.to(self.device)
         self.classifier = classifier.to(self.device).to(memory_format=torch.channels_last)
         if self.settings.kernels and self.device.type == "cuda":
-            speed_up(self.classifier)
+            speed_up(self.classifier, len(self.processes.share(self.settings.batch_size)))
             if find_spec("triton"):
                 from ..models.fused import fuse  # Triton comes with torch for GPUs, but not on every system
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..data.features import FeatureStore
 from ..errors import InputError
 from ..models import Classifier
-from .examples import Store, batch_numbers, read_rows
+from .examples import Store, batch_numbers, filled, read_rows
 
 
 @torch.no_grad()
@@ -42,12 +42,14 @@ def pooled_features(
     numbers, batches = batch_numbers(store, rows, batch_size), math.ceil(len(rows) / batch_size)
     for number in numbers if progress is None else track(numbers, progress, batches):
         start = number * batch_size
-        images = read_rows(store, rows[start : start + batch_size], target)
-        if matrix is None and len(zooms) > 1 and not _takes(classifier, images, zooms):
-            zooms = (1.0,)
+        chunk = rows[start : start + batch_size]
+        images = filled(read_rows(store, chunk, target), min(batch_size, len(rows)))
         with torch.autocast(target.type, torch.bfloat16, enabled=precision == "bf16"):
+            if matrix is None and len(zooms) > 1:
+                some = images if target.type == "cuda" else images[:1]  # a GPU takes longer for another number of them
+                zooms = zooms if _takes(classifier, some, zooms) else (1.0,)
             seen = [classifier.features(_zoomed(images, zoom)).float() for zoom in zooms]
-        pooled = (sum(seen[1:], seen[0]) / len(seen)).cpu().numpy()
+        pooled = (sum(seen[1:], seen[0]) / len(seen))[: len(chunk)].cpu().numpy()
         if matrix is None:
             matrix = np.empty((len(rows), pooled.shape[1]), dtype)
         matrix[start : start + len(pooled)] = pooled
@@ -67,7 +69,7 @@ def _takes(classifier: Classifier, images: Tensor, zooms: Sequence[float]) -> bo
     """Whether the backbone takes images of these sizes: most transformers know one size, and refuse others."""
     try:
         for zoom in zooms:
-            classifier.features(_zoomed(images[:1], zoom))
+            classifier.features(_zoomed(images, zoom))
     except (AssertionError, InputError, RuntimeError, ValueError):
         return False
     return True

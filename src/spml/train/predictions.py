@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..labels import Labels
 from ..metrics import average_precision
-from .examples import Store, batch_numbers, read_rows
+from .examples import Store, batch_numbers, filled, read_rows
 from .processes import Processes
 
 
@@ -52,16 +52,18 @@ def predict_each(
         network.eval()
     order = np.argsort(rows, kind="stable")
     rows = rows[order]  # as they lie in a file
+    full = len(processes.share(min(batch_size, len(rows))))
     for number in batch_numbers(store, rows, batch_size, share=processes.share):
         start = number * batch_size
         chunk = rows[start : start + batch_size]
-        inputs = read_rows(store, chunk[processes.share(len(chunk))], device)
+        own = processes.share(len(chunk))
+        inputs = filled(read_rows(store, chunk[own], device), full)
         if inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         for place, network in enumerate(networks):
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                 logits = network(inputs).logits
-            probabilities = processes.gather(torch.sigmoid(logits.float()), len(chunk))
+            probabilities = processes.gather(torch.sigmoid(logits[: len(own)].float()), len(chunk))
             if number == 0:
                 results[place] = probabilities.new_empty(len(rows), probabilities.shape[1])
             results[place][start : start + len(chunk)] = probabilities
