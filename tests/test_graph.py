@@ -8,7 +8,9 @@ from spml.checks import tiny_examples
 from spml.data import ImageStore
 from spml.methods import METHODS, method
 from spml.models import build_classifier
+from spml.train.checkpoint import read_tensors
 from spml.train.examples import Examples
+from spml.train.job import TrainJob, train_job
 from spml.train.log import read_log
 from spml.train.loop import Run
 from spml.train.settings import TrainSettings
@@ -20,7 +22,10 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 def full_precision(monkeypatch):
     """Adam makes steps of equal size of large and tiny gradients: what TF32 rounds away would be learned."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    matmul = torch.backends.cuda.matmul  # its attributes are not its own, which monkeypatch cannot undo
+    before, matmul.allow_tf32 = matmul.allow_tf32, False
+    yield
+    matmul.allow_tf32 = before
 
 
 def fresh(name):
@@ -81,3 +86,19 @@ def test_recorded_steps_in_bfloat16_go_the_same_way(name, tmp_path):
         for run in (plain, recorded)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["an", "auto", "em-apl", "role", "pr"])
+def test_heads_on_features_learn_what_they_learn_on_a_cpu(name, tmp_path):
+    draw = np.random.default_rng(0)
+    index = draw.integers(0, 5, 90)
+    features = draw.standard_normal((90, 12)) + 2 * np.eye(5, 12)[index]
+    np.save(tmp_path / "x.npy", features.astype(np.float16))
+    np.save(tmp_path / "y.npy", index)
+    ends = []
+    for device in ("cpu", "cuda"):
+        job = TrainJob(str(tmp_path / "x.npy"), {"labels": str(tmp_path / "y.npy")}, name, k=1.5, device=device)
+        best = train_job(job, tmp_path / device, say=lambda text: None, progress=False)
+        ends.append((best["score"], read_tensors(tmp_path / device / "best.safetensors")[0]["linear.weight"]))
+    assert ends[0][0] == pytest.approx(ends[1][0], abs=0.02)
+    torch.testing.assert_close(ends[0][1], ends[1][1], rtol=1e-2, atol=1e-3)

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from spml.models import build_classifier
+from spml.models.features import FeatureClassifier
 from spml.train.half import HalfWeights
 
 
@@ -47,3 +48,13 @@ def test_gradients_that_are_there_are_kept() -> None:
     half.half[0].grad = torch.full_like(half.half[0], 2.0)
     half.hand_over_gradients()
     assert (half.full[0].grad == 3).all()
+
+
+def test_a_network_without_convolutions_is_used_as_it_is() -> None:
+    network, rows = FeatureClassifier(3, 2), torch.randn(5, 3)
+    half = HalfWeights(network)
+    half.refresh()
+    half(rows).logits.sum().backward()
+    half.hand_over_gradients()
+    torch.testing.assert_close(half(rows).logits, network(rows).logits)
+    torch.testing.assert_close(network.linear.weight.grad, rows.sum(0).expand(2, 3))

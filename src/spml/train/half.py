@@ -22,7 +22,8 @@ class HalfWeights:
     @torch.no_grad()
     def refresh(self) -> None:
         """Take over the weights: before each step."""
-        torch._foreach_copy_(self.half, self.full)
+        if self.half:  # torch refuses lists of nothing, and a head on features has no convolution
+            torch._foreach_copy_(self.half, self.full)
 
     def __call__(self, images: Tensor) -> object:
         """The network's outputs, by the copies."""
@@ -32,6 +33,8 @@ class HalfWeights:
     def hand_over_gradients(self) -> None:
         """Give the weights their copies' gradients: after each backward pass."""
         used = [(full, half.grad) for full, half in zip(self.full, self.half, strict=True) if half.grad is not None]
+        if not used:
+            return
         gradients = [torch.empty_like(full) for full, _ in used]
         torch._foreach_copy_(gradients, [gradient for _, gradient in used])
         for (full, _), gradient in zip(used, gradients, strict=True):
