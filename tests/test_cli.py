@@ -168,6 +168,10 @@ def test_features_train_too(spml, tmp_path):
         (("train", "scenes", "--out", "x", "--method", "emm"), "there is no method named 'emm'"),
         (("train", "scenes", "--out", "x", "--setting", "alpha"), "--setting alpha is not of the form name=value"),
         (("train", "scenes", "--out", "x", "--setting", "alpha=1"), "has no setting 'alpha'"),
+        (
+            ("train", "scenes", "--out", "x", "--method", "em", "--setting", "entropy_weight=big"),
+            "method 'em': entropy_weight must be a number, not 'big'",
+        ),
         (("info", "nowhere"), "nowhere is not a run"),
         (("recover", "nowhere", "--out", "labels.csv"), "nowhere is not a run"),
         (("report", "nowhere", "--out", "report.html"), "nowhere is not a run"),

@@ -117,12 +117,30 @@ def test_unknown_names_and_settings_are_named():
         method("role").prepare(Problem(table()))
 
 
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "kind"),
+    [
+        ("em", "entropy_weight", "big", "a number"),
+        ("em", "entropy_weight", None, "a number"),
+        ("role", "k", "1", "a number or None"),
+        ("em-apl", "warm_up", 1.5, "a whole number"),
+        ("em-apl", "hard", 1, "true or false"),
+        ("gr", "schedule", "slow", "a RobustSchedule or None"),
+    ],
+)
+def test_a_setting_of_another_type_is_named(name, setting, value, kind):
+    with pytest.raises(InputError, match=f"^method '{name}': {setting} must be {kind}, not {value!r}$"):
+        method(name, **{setting: value})
+
+
 def test_a_loss_only_method_is_one_call():
     def squared(logits, labels, epoch, *, weight=1.0):
         return weight * epoch * (logits.sigmoid() - (labels > 0).float()) ** 2
 
     try:
         made = loss_method("squared", squared, paper="none", summary="A test.", needs=Needs(), weight=3.0)()
+        with pytest.raises(InputError, match="method 'squared': weight must be a number"):
+            method("squared", weight="heavy")  # a number by its default
         made.prepare(Problem(table()))
         rows = torch.arange(4)
         value = made.objective(torch.zeros(4, 4), table().batch(rows), rows, Clock(epoch=2, epochs=3))

@@ -331,6 +331,8 @@ def test_cuda_makes_the_same_views(kind, crop_scale):
         ({"crop_ratio": (0.0, 1.0)}, "crop_ratio"),
         ({"randaugment_ops": -1}, "randaugment_ops"),
         ({"magnitude": 31}, "magnitude"),
+        ({"flip": "half"}, "flip must be a number, not 'half'"),
+        ({"crop_scale": 0.5}, "crop_scale must be a list of two numbers or None, not 0.5"),
     ],
 )
 def test_settings_out_of_range(settings, word):

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from ..data.pack import Pack
 from ..errors import InputError
+from ..kinds import check_types
 from ..labels import Labels, drop_labels, simulate
-from ..train.settings import check_types
 
 Int64 = npt.NDArray[np.int64]
 

@@ -26,14 +26,14 @@ from __future__ import annotations
 import csv
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from ..data.views import ViewSettings
 from ..errors import InputError
+from ..kinds import check_kind
 from ..methods import METHODS, Method, method
 from ..train.settings import TrainSettings
 from .draws import Draw
@@ -54,11 +54,6 @@ _ENTRY = {
 _PAPER = {"file": str, "table": str | int, "setting": str}
 _LINEAR = ("epochs", "batch_size", "learning_rate", "early_stopping")  # what a linear head has of TrainSettings
 _SEED = "seed is not set here: every run is made with each of seeds = [0, 1, 2], or of --seeds"
-_WORDS: dict[Any, str] = {
-    **{str: "a text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"},
-    **{NoneType: '"none"', tuple[int, ...]: "a list of whole numbers", tuple[float, ...]: "a list of numbers"},
-    tuple[float, float]: "a list of two numbers",
-}
 
 
 @dataclass(frozen=True)
@@ -279,14 +274,12 @@ def known_keys(where: str, table: Any, known: Mapping[str, Any]) -> None:
     for key in table:
         if key not in known:
             raise InputError(f"{where}: there is no key {key!r}; the keys are {', '.join(sorted(known))}")
-        check_kind(f"{where}: {key}", table[key], known[key])
+        check_value(f"{where}: {key}", table[key], known[key])
 
 
-def check_kind(where: str, value: Any, kind: Any) -> None:
-    """The value must be of that type, as a dataclass names it."""
-    if not _fits(value, kind):
-        kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-        raise InputError(f"{where} must be {' or '.join(_WORDS[each] for each in kinds)}, not {value!r}")
+def check_value(where: str, value: Any, kind: Any) -> None:
+    """The value must be of that type; None is written as "none"."""
+    check_kind(where, value, kind, none='"none"')
 
 
 def check_distinct(where: str, values: Sequence[Any]) -> None:
@@ -296,39 +289,15 @@ def check_distinct(where: str, values: Sequence[Any]) -> None:
             raise InputError(f"{where} has {value!r} twice: once is enough")
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    """In a file a tuple is a list, and one of any length has at least one value."""
-    if kind is Any:
-        return True
-    if isinstance(kind, UnionType):
-        return any(_fits(value, each) for each in get_args(kind))
-    if get_origin(kind) is tuple:
-        first, last = get_args(kind)
-        right = isinstance(value, list) and (len(value) > 0 if last is ... else len(value) == 2)
-        return right and all(_fits(each, first) for each in value)
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)
-
-
 def check_settings(where: str, name: str, settings: Mapping[str, Any]) -> None:
     """The settings must be of that method, and of its settings' types."""
-    hints = get_type_hints(METHODS[name].Settings)
-    kinds = {one.name: _setting_kind(one.default, hints[one.name]) for one in fields(METHODS[name].Settings)}
+    kinds = METHODS[name].setting_kinds()
     for key, value in settings.items():
-        check_kind(f"{where}: settings.{key}", value, kinds.get(key, Any))
+        check_value(f"{where}: settings.{key}", value, kinds.get(key, Any))
     try:
         method(name, **settings)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-
-
-def _setting_kind(default: Any, hint: Any) -> Any:
-    """The type of a setting, where it can be checked. One that names none is a number if its default is one."""
-    if hint is Any and isinstance(default, (int, float)) and not isinstance(default, bool):
-        return float | None
-    parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    return hint if all(part in _WORDS for part in parts) else Any
 
 
 def check_train_key(where: str, key: str, linear: bool) -> None:

@@ -33,9 +33,9 @@ from .protocols import (
     Protocol,
     change_value,
     check_distinct,
-    check_kind,
     check_settings,
     check_train_key,
+    check_value,
     known_keys,
     make_protocol,
     read_toml,
@@ -254,7 +254,7 @@ def _check_varied(where: str, key: str, values: Any, features: bool) -> None:
     for each in values.values() if isinstance(values, dict) else [values]:
         check_distinct(f"{where}.{key}", each)
         for value in each:
-            check_kind(f"{where}.{key}", None if value == "none" else value, _VARIED.get(key, Any))
+            check_value(f"{where}.{key}", None if value == "none" else value, _VARIED.get(key, Any))
 
 
 def interval_rows(sources: Sequence[Source]) -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spml.errors import InputError
+from spml.kinds import check_types
 
 Kind = Literal["plain", "weak", "strong"]
 
@@ -82,6 +83,7 @@ class ViewSettings:
     """Probability of a grey image."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("flip", "cutout", "jitter", "grey"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} is {getattr(self, name)!r}: it must be in 0 to 1.")

@@ -5,12 +5,13 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..kinds import check_kind
 from ..labels import Labels
 from ..losses import settings_of
 
@@ -150,8 +151,18 @@ class Method(nn.Module):
                 there = ", ".join(known) or "none"
                 raise InputError(f"method {self.name!r} has no setting {setting!r}; its settings: {there}")
         self.settings = self.Settings(**settings)
+        for setting, kind in self.setting_kinds().items():
+            check_kind(f"method {self.name!r}: {setting}", getattr(self.settings, setting), kind)
         self.k: float | None = None
         self.classes = 0
+
+    @classmethod
+    def setting_kinds(cls) -> dict[str, Any]:
+        """The type of every setting; where none is named and the default is a number, a number."""
+        hints = _hints(cls.Settings)
+        kinds = {f.name: hints.get(f.name, Any) for f in dataclasses.fields(cls.Settings)}
+        numbers = [f.name for f in dataclasses.fields(cls.Settings) if type(f.default) in (int, float)]
+        return kinds | {name: float | None for name in numbers if kinds[name] is Any}
 
     def prepare(self, problem: Problem) -> None:
         """Learn the size of the task and make room for what is remembered."""
@@ -265,10 +276,12 @@ def loss_method(
     """
     _check_signature(function, defaults)
     step_inputs = set(inspect.signature(function).parameters) & STEP_INPUTS
-    fields: list[tuple[str, Any, Any]] = []
+    hints, fields = _hints(function), list[tuple[str, Any, Any]]()
     for setting, parameter in settings_of(function).items():
         default = defaults.pop(setting, None if parameter.default is parameter.empty else parameter.default)
-        fields.append((setting, Any, dataclasses.field(default=default)))
+        kind = hints.get(setting, Any)
+        kind = kind | None if default is None and kind is not Any else kind
+        fields.append((setting, kind, dataclasses.field(default=default)))
     if defaults:
         raise TypeError(f"{function.__name__} has no setting {', '.join(defaults)}")
 
@@ -292,6 +305,14 @@ def loss_method(
     title = function.__name__.title().replace("_", "")
     made: type[Method] = type(f"{title}Method", (Method,), namespace)
     return register(made)
+
+
+def _hints(annotated: Any) -> dict[str, Any]:
+    """Its annotations; those that name what is not there say nothing."""
+    try:
+        return get_type_hints(annotated)
+    except NameError:
+        return {}
 
 
 def _check_signature(function: Callable[..., Tensor], defaults: Iterable[str]) -> None:

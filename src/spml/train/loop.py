@@ -463,6 +463,9 @@ class Run:
         trained = time.perf_counter() - started
         mean_loss = float(self.loss_sum) / self.batches
         if not math.isfinite(mean_loss):
+            if epoch == 1 and self.processes.first:  # nothing is lost, and a lower rate may begin in this folder
+                self._files.wait()
+                (self.folder / "last.safetensors").unlink(missing_ok=True)
             raise InputError(
                 f"the loss became {mean_loss} in epoch {epoch}: try a learning rate below {self.settings.learning_rate}"
             )

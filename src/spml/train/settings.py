@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
-import numbers
 from dataclasses import dataclass, field
-from typing import Any, get_args
 
 from ..data.views import ViewSettings
 from ..errors import InputError
+from ..kinds import check_types
 
 
 @dataclass(frozen=True)
@@ -70,25 +69,6 @@ class TrainSettings:
     def rate_at(self, progress: float) -> float:
         """The learning rate when the share `progress` of all steps is done."""
         return self.learning_rate * rate_factor(self.schedule, progress, self.warm_up)
-
-
-_KINDS: dict[Any, tuple[Any, str]] = {
-    int: (numbers.Integral, "a whole number"),
-    float: (numbers.Real, "a number"),
-    bool: (bool, "true or false"),
-    str: (str, "a text"),
-    type(None): (type(None), "none"),
-}
-
-
-def check_types(settings: Any) -> None:
-    """Values of a dataclass must be of the types its fields name."""
-    for one in dataclasses.fields(settings):
-        value, kinds = getattr(settings, one.name), get_args(one.type) or (one.type,)
-        known = [_KINDS[kind] for kind in kinds if kind in _KINDS]
-        fits = isinstance(value, tuple(kind for kind, _ in known)) and (bool in kinds or not isinstance(value, bool))
-        if known and not fits:
-            raise InputError(f"{one.name} must be {' or '.join(name for _, name in known)}, not {value!r}")
 
 
 def rate_factor(schedule: str, progress: float, warm_up: float = 0.0) -> float:
