@@ -631,6 +631,23 @@ def test_gains_are_of_the_means_over_the_assume_negative_baseline(tmp_path):
     assert f"{CLASSES[best]} {gain[best]:+.1f}".replace("-", "−") in parsed.text
 
 
+def test_runs_that_were_given_more_labels_stand_apart_and_do_not_compete(tmp_path):
+    runs = [a_run(Path(f"runs/an{seed}"), seed=seed) for seed in (0, 1)]
+    shown = np.where(runs[0].truth.dense() > 0, 1, 0) * (np.arange(60) < 48)[:, None]
+    labels = Labels.from_matrix(shown, CLASSES)
+    more = dataclasses.replace(a_run(Path("runs/more"), seed=2, shift=1.0), labels=labels)
+    more.record["data"]["labels"] = labels.subset(more.train).fingerprint()
+    fewer = dataclasses.replace(a_run(Path("runs/fewer"), seed=3), train=np.arange(20))
+    fewer.record["data"]["labels"] = fewer.labels.subset(fewer.train).fingerprint()
+    made = groups([Beliefs(run) for run in (*runs, more, fewer)])
+    a_row = np.count_nonzero(shown[more.train]) / len(more.train)
+    given = [("1.0", 36), (f"{a_row:.1f}", 36), ("1.0", 20)]
+    assert [group.name for group in made] == [f"an (labels {labels} a row, rows {rows})" for labels, rows in given]
+    assert [group.reference for group in made] == ["", "was given more labels", ""]
+    _, _, parsed = report(tmp_path, *runs, more)
+    assert "a reference: it was given more labels" in parsed.text
+
+
 def test_runs_are_grouped_by_everything_but_the_seed():
     plain, again = a_run(seed=0), a_run(seed=1)
     other = a_run(seed=2)

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,14 +30,18 @@ class Group:
 
     name: str
     members: tuple[Beliefs, ...]
+    more: bool = False  # whether its rows came with more labels than those of another group
 
     @property
     def first(self) -> Beliefs:
         return self.members[0]
 
     @property
-    def reference(self) -> bool:
-        return saw_more(self.first.run)
+    def reference(self) -> str:
+        """Why it does not compete, "" if it does."""
+        if saw_more(self.first.run):
+            return "learned from labels that were not given"
+        return "was given more labels" if self.more else ""
 
     def values(self, of: Callable[[Beliefs], float]) -> list[float]:
         return [value for value in map(of, self.members) if math.isfinite(value)]
@@ -67,12 +71,20 @@ def groups(beliefs: Sequence[Beliefs]) -> list[Group]:
             differing = [name for name in differing if not name.startswith("model.head_settings")]
         told = ", ".join(f"{name.rpartition('.')[2]} {own[name]}" for name in differing[:3])
         named.append(Group(f"{method} ({told})" if told else method, tuple(members)))
-    return named
+    shown = [_labels_a_row(group.first.run) for group in named]
+    return [replace(group, more=each > min(shown) + 0.05) for group, each in zip(named, shown, strict=True)]
+
+
+def _labels_a_row(run: FinishedRun) -> float:
+    """How many labels of a training row were given, in the mean."""
+    counts = run.labels.subset(run.train).counts()
+    return float((counts.positives + counts.negatives).sum()) / max(len(run.train), 1)
 
 
 def _decided(run: FinishedRun) -> dict[str, Any]:
     """Everything that decides a run's outcome but the seed and the weights it started from."""
-    parts = {name: run.record.get(name) for name in ("method", "train", "model", "k")}
+    given = {"rows": len(run.train), "labels": f"{_labels_a_row(run):.1f} a row"}
+    parts = {**{name: run.record.get(name) for name in ("method", "train", "model", "k")}, "given": given}
     return {name: value for name, value in flat(parts) if name != "train.seed" and not name.startswith("model.weights")}
 
 
@@ -102,7 +114,7 @@ def title_of_several(beliefs: Sequence[Beliefs]) -> tuple[str, str, Html]:
         others = [group for group in all_groups if group.reference and math.isfinite(group.mean(_map))]
         if others and best not in others:
             reached = hundred(others[0].mean(_map))
-            sentence += f"; the reference {others[0].name}, which learned from labels not given, reaches {reached}"
+            sentence += f"; the reference {others[0].name}, which {others[0].reference}, reaches {reached}"
         sentence += "."
     opening = join(tag("p", sentence, class_="lead"), _table(all_groups), _explained(beliefs))
     kicker = f"{count(len(beliefs[0].rows), noun(run))} · {count(len(run.classes), 'label')}"
@@ -179,11 +191,9 @@ def _table(all_groups: Sequence[Group]) -> Html:
     order = sorted(all_groups, key=lambda g: -_or_least(g.mean(_map if measured else _held_out_score)))
     for group in order:
         known = METHODS.get(group.first.run.method)
-        told = (
-            "a reference: it learned from labels that were not given"
-            if group.reference
-            else (known.summary if known else "")
-        )
+        told = known.summary if known else ""
+        if group.reference:
+            told = f"a reference: it {group.reference}"
         cells = []
         for name, of, shown, _ in columns:
             values = group.values(of)
@@ -293,7 +303,7 @@ def _gain(baseline: Group, other: Group) -> Html | None:
     average = minus(f"{100 * float(gain[there].mean()):+.1f}")
     note = f"{percent(better)} of the labels gain; on average {average}."
     if other.reference:
-        note += f" {other.name} learned from labels that were not given."
+        note += f" {other.name} {other.reference}."
     return figure(f"{other.name} over {baseline.name}", bars(entries), note=note)
 
 
