@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import math
 import re
 from pathlib import Path
 
@@ -163,6 +164,14 @@ def small(**changes):
         ({"kind": "finetune", "train": {"views": {"flip": 2}}}, "own: train: flip is 2"),
         ({"draw": {"rows": "half"}}, "own: draw: rows must be a number, not 'half'"),
         ({"draw": {"rows": 2}}, "own: draw.rows is a share"),
+        ({"draw": {"positives": -1}}, "own: draw.positives is a number of labels, 0 or more, not -1"),
+        ({"draw": {"seed": -1}}, "own: draw.seed is a whole number from 0"),
+        ({"draw": {"drop": 1.0}}, "own: draw.drop is a share from 0 and below 1, not 1.0"),
+        ({"draw": {"strength": 2.0}}, "own: draw.strength is the power of what draw.by names: give draw.by"),
+        ({"methods": {"an": {"draw": {"seed": -1}}}}, "own: methods.an: draw.seed is a whole number"),
+        ({"data": {"d": {"k": -1.5}}}, "own: data.d: k must be a number above 0, not -1.5"),
+        ({"data": {"d": {"k": math.nan}}}, "own: data.d: k must be a number above 0, not nan"),
+        ({"grid": {"train": {"learning_rate": [math.inf]}}}, "own: grid: .*learning_rate must be a finite number"),
         ({"grid": [1]}, "own: grid must be a table"),
         (
             {"grid": {"train": {"learning_rate": ["high"]}}},
@@ -312,6 +321,7 @@ def test_what_is_wrong_in_a_study_is_said(tmp_path: Path):
         (good + "[vary]\nk = { voc12 = 2.0 }\n", "vary.k.voc12 must be a list"),
         (good + "[vary]\nk = ['two']\n", "own: vary.k must be a number"),
         (good + "[vary]\nk = [1.0, 2.0, 1.0]\n", "own: vary.k has 1.0 twice"),
+        (good.replace('["an"]', '["an", "em", "an"]'), "own: run has 'an' twice"),
         (good + "[vary]\nbackbone = [50]\n", "own: vary.backbone must be a text, not 50"),
         (good + "[vary]\ntrain.seed = [0, 1]\n", "own: vary: train.seed is not set here: .* or of --seeds"),
         (good + "[vary]\ntrain.views = [{ flip = 0.1 }]\n", "'train.views' is none of"),
@@ -325,6 +335,8 @@ def test_what_is_wrong_in_a_study_is_said(tmp_path: Path):
         ("draw.rows = ['half']", "own: vary: rows must be a number"),
         ("train.epochs = [0]", "own: vary: epochs must be at least 1"),
         ("settings.alpha = [1]", "own: an: method 'an' has no setting 'alpha'"),
+        ("k = [1.0, 2.0]", "own: vary.k would make equal rows: an do not use k"),
+        ("draw.strength = [0.0, 2.0]", "own: vary: draw.strength is the power"),
     ):
         with pytest.raises(InputError, match=message):
             study(f"{good}[vary]\n{varied}\n").cells(["voc12"], ["an"], "none")

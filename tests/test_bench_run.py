@@ -301,7 +301,11 @@ def test_what_nobody_knows_the_labels_of_is_left_out(spml, tmp_path, protocol):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "give the data"),
+        (["lasd"], "give the data"),
+        (["nothing"], "there is no protocol or study 'nothing'"),
+        (["nothing", "--data", "voc12=/nowhere"], "there is no protocol or study 'nothing'"),
+        (["lasd", "--data", "voc12=PACK", "--data", "voc12=/tmp", "--dry-run"], "--data voc12=… is given 2 times"),
+        (["lasd", "--data", "voc12=PACK", "--device", "tpu", "--dry-run"], "device must be auto, cpu or cuda"),
         (["lasd", "--data", "voc12"], "not of the form name=path"),
         (["lasd", "--data", "voc12=/nowhere"], "there is no file or folder /nowhere"),
         (["nothing", "--data", "voc12=PACK", "--out", "x"], "there is no protocol or study 'nothing'"),
@@ -322,6 +326,40 @@ def test_bad_input_is_one_sentence(spml, pack, arguments, message):
     assert message in text
     assert text.startswith("spml: ")
     assert text.count("\n") == 1
+
+
+def test_a_protocol_that_names_no_method_says_so(spml, pack, tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text('title = "t"\nkind = "linear"\n[data.voc12]\n')
+    code, text = spml(path, "--data", f"voc12={pack}", "--dry-run")
+    assert code == 2
+    assert "names no methods: give it a table [methods.an], or name some with --methods" in text
+    code, text = spml(path, "--data", f"voc12={pack}", "--methods", "role", "--dry-run")
+    assert code == 2
+    assert "role needs k, the mean number of labels of a row: give k to data.voc12" in text
+
+
+def test_a_search_by_optuna_is_counted(spml, pack, protocol):
+    options = ("--data", f"voc12={pack}", "--methods", "an", "--seeds", "0,1", "--search", "optuna", "--dry-run")
+    assert spml(protocol, *options, "--trials", "5")[1].endswith("\n10 runs, 0 of them done before.\n")
+
+
+def test_a_head_that_diverges_is_named(spml, pack, protocol, tmp_path):
+    options = (
+        "--data",
+        f"voc12={pack}",
+        "--methods",
+        "an",
+        "--seeds",
+        "0",
+        "--search",
+        "none",
+        "--out",
+        tmp_path / "o",
+    )
+    code, text = spml(protocol, *options, "--set", "train.learning_rate=1e38")
+    assert code == 2
+    assert "spml: an: its head has no finite weights after epoch 1 at a learning rate of 1e+38: try a lower one" in text
 
 
 def test_wrong_types_in_a_file_are_one_sentence(spml, pack, tmp_path):

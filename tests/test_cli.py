@@ -300,10 +300,13 @@ def test_the_learning_rate_given_is_the_one_used(spml, matrix, tmp_path, given, 
     [
         (("--seed", -1), "seed must be a whole number from 0"),
         (("--seed", 10**30), "seed must be a whole number from 0"),
-        (("--learning-rate", -5), "learning_rate must be above 0"),
+        (("--learning-rate", -5), "learning_rate must be a finite number above 0"),
         (("--device", "foo"), "device must be auto, cpu or cuda, not 'foo'"),
-        (("--method", "role", "--k", -1), "must be above 0, not -1.0"),
-        (("--method", "role", "--k", "nan"), "must be above 0, not nan"),
+        (("--method", "role", "--k", -1), "must be above 0 and at most 3, the number of classes, not -1.0"),
+        (("--method", "role", "--k", 4), "must be above 0 and at most 3, the number of classes, not 4.0"),
+        (("--method", "em", "--setting", "entropy_weight=nan"), "method 'em': entropy_weight must be finite, not nan"),
+        (("--setting", "most=0.1", "--setting", "most=0.2"), "--setting most is given twice"),
+        (("--method", "role", "--k", "nan"), "the number of classes, not nan"),
     ],
 )
 def test_options_out_of_range_are_one_sentence(spml, matrix, tmp_path, options, sentence):

@@ -410,6 +410,19 @@ def test_more_that_cannot_be_trained(task: Task) -> None:
         task.train([])
     with pytest.raises(InputError, match="36 rows of features, but labels for 37"):
         train_heads(task.features[1:], task.labels, [HeadSpec("an")], progress=False)
+    for labels, specs, options, sentence in (
+        (task.labels.dense(), [HeadSpec("an")], {}, "labels must be Labels"),
+        (task.labels, ["an"], {}, "specs must be HeadSpecs, as HeadSpec"),
+        (task.labels, [HeadSpec("an")], {"epochs": 2.5}, "epochs must be a whole number, not 2.5"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            train_heads(task.features, labels, specs, progress=False, **options)  # type: ignore[arg-type]
+    for wrong, sentence in (
+        ({"batch_size": "a"}, "batch_size must be a whole number, not 'a'"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            HeadSpec("an", **wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="learning_rate must be above 0"):
         HeadSpec("an", {}, 0.0)
     with pytest.raises(InputError, match="batch_size must be at least 1"):
@@ -417,6 +430,36 @@ def test_more_that_cannot_be_trained(task: Task) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="no GPU here"):
             task.train([HeadSpec("an")], device="cuda")
+
+
+def test_classes_in_another_order_are_refused(task: Task) -> None:
+    names = task.labels.classes
+    turned = Labels.from_matrix(task.labels.dense(), names[::-1])
+    sentence = f"or another order: column 0 is '{names[-1]}', there '{names[0]}'"
+    with pytest.raises(InputError, match=f"^validation has other classes .* {sentence}"):
+        task.train([HeadSpec("an")], validation=(task.features, turned))
+    with pytest.raises(InputError, match=f"^full_labels has other classes .* {sentence}"):
+        task.train([HeadSpec("an")], full_labels=turned)
+    (head,) = task.train([HeadSpec("an")], epochs=1)
+    with pytest.raises(InputError, match=f"^the truth has other classes .* {sentence}"):
+        head.average_precision(task.features, turned)
+    with pytest.raises(InputError, match="2 features a row, but the head learned from"):
+        head.score(task.features[:, :2])
+
+
+def test_an_objective_that_is_not_one_number_a_head_is_refused(task: Task) -> None:
+    class Flat(Method):
+        name, paper, summary, needs = "flat", "", "", Needs()
+
+        def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+            return logits.mean()
+
+    register(Flat)
+    try:
+        with pytest.raises(InputError, match=r"'flat' gives numbers of shape \(\) for 2 heads"):
+            task.train([HeadSpec("flat", {}, rate) for rate in (1e-3, 1e-4)])
+    finally:
+        del METHODS["flat"]
 
 
 def test_a_method_with_state_that_is_not_one_a_head_is_refused(task: Task) -> None:

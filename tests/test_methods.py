@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from spml import checks
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.losses import assume_negative
+from spml.memory import RowMemory
 from spml.methods import METHODS, Batch, Clock, Geometry, Method, Needs, Problem, loss_method, method, register
 from spml.train.loop import Gathered
 
@@ -70,6 +72,116 @@ def test_the_contract_notices_forgotten_state():
 
     with pytest.raises(AssertionError, match="same bytes"):
         checks.check_resume(Forgetful)
+
+
+class Remembering(METHODS["an"]):
+    """What a head predicted at the last visit of a row weighs its entries."""
+
+    needs = Needs()
+
+    def prepare(self, problem):
+        super().prepare(problem)
+        self.seen = RowMemory(problem.rows, (problem.classes,), heads=problem.heads)
+
+    def objective(self, logits, labels, rows, clock):
+        entries = assume_negative(logits, labels) * (1 - self.seen.read(rows))
+        if self.training:
+            self.seen.write(rows, torch.sigmoid(logits.detach().float()))
+        return self.of(entries, labels)
+
+    def of(self, entries, labels):
+        return entries.mean((-2, -1))
+
+
+def test_the_contract_of_a_method_that_remembers():
+    checks.check_method(Remembering)
+    checks.check_method(Remembering())  # an instance is as good as its class
+
+
+def variant(**members):
+    return type("Variant", (Remembering,), members)
+
+
+def plainly(self, problem):
+    METHODS["an"].prepare(self, problem)
+    self.seen = torch.zeros(problem.rows, problem.classes)
+
+
+def plainly_seen(self, logits, labels, rows, clock):
+    entries = assume_negative(logits, labels) * (1 - self.seen[rows])
+    self.seen[rows] = torch.sigmoid(logits.detach().float())
+    return self.of(entries, labels)
+
+
+def always_written(self, logits, labels, rows, clock):
+    entries = assume_negative(logits, labels) * (1 - self.seen.read(rows))
+    self.seen.write(rows, torch.sigmoid(logits.detach().float()))
+    return self.of(entries, labels)
+
+
+def without_heads(self, problem):
+    METHODS["an"].prepare(self, problem)
+    self.seen = RowMemory(problem.rows, (problem.classes,))
+
+
+def turned_around(self, logits, labels, rows, clock):
+    """Once predicted very low, an observed positive is taken for a negative."""
+    low = self.seen.read(rows)
+    self.seen.write(rows, torch.maximum(low, (logits.detach() < -4).float()))
+    return assume_negative(logits, torch.where(low > 0, -1, labels)).mean((-2, -1))
+
+
+def clamped(self, logits, labels, rows, clock):
+    with torch.no_grad():
+        logits.clamp_(-5, 5)
+    return assume_negative(logits, labels).mean((-2, -1))
+
+
+def whole_memory(self, logits, labels, rows, clock):
+    return assume_negative(logits, labels).mean((-2, -1)) * (1 + self.seen.values.mean((-2, -1)))
+
+
+@pytest.mark.parametrize(
+    ("members", "sentence"),
+    [
+        ({"of": lambda self, entries, labels: entries}, "shape (4, 17) as its loss of one head"),
+        ({"of": lambda self, entries, labels: None}, "gives a NoneType as its loss, not a tensor"),
+        ({"of": lambda self, entries, labels: entries.mean().item()}, "gives a float as its loss"),
+        ({"of": lambda self, entries, labels: entries.detach().mean((-2, -1))}, "has no gradient"),
+        ({"of": lambda self, entries, labels: (entries * torch.rand(17)).mean((-2, -1))}, "draws random numbers"),
+        ({"of": lambda self, entries, labels: entries.mean()}, "shape () for two heads"),
+        (
+            {"of": lambda self, entries, labels: (entries / entries.detach().max()).mean((-2, -1))},
+            "a head of an depends on those that learn beside it",
+        ),
+        (
+            {"of": lambda self, entries, labels: (entries * (labels > 0)).sum((-2, -1)).sqrt()},
+            "gradient is not finite for rows [3]",
+        ),
+        ({"prepare": plainly, "objective": plainly_seen}, "remembers 'seen' in a plain attribute"),
+        ({"objective": always_written}, "changes 'seen.values' in evaluation"),
+        ({"prepare": without_heads}, "its 'seen.values' is not one a head"),
+        ({"objective": turned_around}, "pushes an observed positive down"),
+        ({"objective": clamped}, "changes the logits it is given"),
+        ({"objective": whole_memory}, "40 times as many"),
+        ({"end_epoch": lambda self, probabilities, clock: None}, "has an end_epoch that is never called"),
+    ],
+)
+def test_the_contract_says_what_is_wrong(members, sentence):
+    with pytest.raises(AssertionError, match=re.escape(sentence)):
+        checks.check_method(variant(**members))
+
+
+def test_needs_that_cannot_be_are_refused():
+    for needs, sentence in (
+        ({"labels": "positive"}, "needs: labels must be one of ('positives', 'negatives', 'full'), not 'positive'"),
+        ({"views": ("weak", "strog")}, "needs: views must be a tuple of"),
+        ({"views": "weak"}, "needs: views must be a tuple of"),
+        ({"splits": "columns"}, "needs: splits must be one of"),
+        ({"k": 1.5}, "k must be true or false, not 1.5"),
+    ):
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            Needs(**needs)
 
 
 class TwoViews(Method):
@@ -173,6 +285,11 @@ def test_a_loss_of_the_wrong_form_is_refused_when_it_is_named(function, sentence
     with pytest.raises(TypeError, match=sentence):
         loss_method("wrong", function, paper="none", summary="A test.")
     assert "wrong" not in METHODS
+
+
+def test_settings_that_are_no_dataclass_are_refused():
+    with pytest.raises(TypeError, match=r"Variant\.Settings needs @dataclass"):
+        variant(Settings=type("Settings", (), {"threshold": 0.5}))()
 
 
 def test_a_method_that_teaches_nothing_is_refused_when_it_is_named():

@@ -105,8 +105,100 @@ def _warmed(make: Make, examples: Examples) -> Method:
         _objective(made, logits, examples.labels.batch(rows), rows, _late()).backward()
         made.after_step(1e-2)
     made.zero_grad()
-    made.end_epoch(torch.rand(len(examples.rows), CLASSES, generator=generator), _late())
+    if made.needs.epoch_predictions:
+        made.end_epoch(torch.rand(len(examples.rows), CLASSES, generator=generator), _late())
     return made
+
+
+def check_form(make: Make) -> None:
+    """Its value is one number with a gradient, the same for the same batch; `end_epoch` is called if it is there."""
+    examples = tiny_examples(make())
+    made = _prepared(make, examples.labels)
+    assert made.needs.epoch_predictions or type(made).end_epoch is Method.end_epoch, (
+        f"{made.name} has an end_epoch that is never called: say Needs(epoch_predictions=True)"
+    )
+    rows, values = torch.arange(4), []
+    logits = 9 * torch.randn(4, CLASSES, generator=torch.Generator().manual_seed(0))
+    logits, given = logits.requires_grad_(), logits.clone()
+    for _ in range(2):
+        value: Any = _objective(copy.deepcopy(made), logits, examples.labels.batch(rows), rows, _late())
+        assert isinstance(value, Tensor), f"{made.name} gives a {type(value).__name__} as its loss, not a tensor"
+        assert value.shape == (), (
+            f"{made.name} gives numbers of shape {tuple(value.shape)} as its loss of one head: it must be one number, "
+            "as the mean over the last two dimensions is"
+        )
+        assert value.requires_grad, f"the loss of {made.name} has no gradient: it was detached from the logits"
+        assert torch.equal(logits, given), f"{made.name} changes the logits it is given"
+        values.append(value.detach())
+    assert torch.equal(*values), f"{made.name} gives two losses for the same batch: it draws random numbers"
+
+
+def check_memory(make: Make) -> None:
+    """9. What is remembered is saved with the run, and evaluation changes nothing of it."""
+    examples = tiny_examples(make())
+    fresh, made = _prepared(make, examples.labels), _warmed(make, examples)
+    for name, part in made.named_modules():
+        before = vars(fresh.get_submodule(name)) if name in dict(fresh.named_modules()) else {}
+        for attribute, value in vars(part).items():
+            kept = not isinstance(value, Tensor | np.ndarray | dict | list) or attribute.startswith("_")
+            assert kept or _alike(value, before.get(attribute)), (
+                f"{made.name} remembers {attribute!r} in a plain attribute, which is not saved with the run: use a "
+                "RowMemory, or register_buffer"
+            )
+    made.eval()
+    state = {name: value.clone() for name, value in made.state_dict().items()}
+    rows = torch.arange(4, 8)
+    logits = torch.full((4, CLASSES), 3.0, requires_grad=True)
+    _objective(made, logits, examples.labels.batch(rows), rows, _late())
+    for name, value in made.state_dict().items():
+        assert _alike(value, state[name]), f"{made.name} changes {name!r} in evaluation: write it `if self.training`"
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two values, or all of two lists or tables of them, are the same numbers."""
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and np.array_equal(a, b)
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.shape == b.shape and torch.allclose(a.double(), b.double(), 0, 0, True)
+    if isinstance(a, dict | list):
+        if type(a) is not type(b) or len(a) != len(b):
+            return False
+        keys = a if isinstance(a, dict) else range(len(a))
+        return all((not isinstance(b, dict) or key in b) and _alike(a[key], b[key]) for key in keys)
+    return True
+
+
+def check_heads(make: Make) -> None:
+    """10. Of heads that learn side by side each has its own value and memory, whatever the others do."""
+    made = make()
+    if type(made).objective is Method.objective or made.needs.head != "linear":
+        return  # it is never trained on features
+    examples = tiny_examples(made)
+    rows = torch.arange(4)
+    labels = examples.labels.batch(rows)
+    logits = torch.randn(4, CLASSES, generator=torch.Generator().manual_seed(0))
+    found = []
+    for other in (0.1, 40.0):
+        made = make()
+        made.prepare(Problem(examples.labels, k=1.5, seeds=(0, 1)))
+        for name, state in made.state_dict().items():
+            assert state.shape[:1] == (2,), (
+                f"{made.name} cannot learn with many heads: its {name!r} is not one a head (heads=problem.heads)"
+            )
+        made.train()
+        for _ in range(2):
+            leaf = torch.stack([logits, other * logits]).requires_grad_()
+            value = made.objective(leaf, labels, rows, _late())
+            assert value.shape == (2,), (
+                f"{made.name} gives numbers of shape {tuple(value.shape)} for two heads: take means and sums over the "
+                "last two dimensions, so that each head has its own"
+            )
+            (slope,) = torch.autograd.grad(value.sum(), leaf)
+        found.append((value[0].detach(), slope[0]))
+    for one, beside in zip(*found, strict=True):
+        assert torch.allclose(one, beside, rtol=1e-4, atol=1e-6), (
+            f"a head of {made.name} depends on those that learn beside it: look at the last two dimensions only"
+        )
 
 
 def check_observed_labels(make: Make) -> None:
@@ -116,12 +208,13 @@ def check_observed_labels(make: Make) -> None:
     rows = torch.arange(8)
     labels = examples.labels.batch(rows)
     kept = labels.clone()
-    logits = torch.full((8, CLASSES), -2.0, requires_grad=True)
-    _objective(made, logits, labels, rows, _late()).backward()
-    assert torch.equal(labels, kept), f"{made.name} changed the labels of a batch"
-    assert examples.labels.fingerprint() == before, f"{made.name} changed the table of labels"
-    assert logits.grad is not None
-    assert (logits.grad[labels > 0] <= 0).all(), f"{made.name} pushes an observed positive down"
+    for level in (-2.0, -6.0, -6.0):  # the last time with what it remembers of the one before
+        logits = torch.full((8, CLASSES), level, requires_grad=True)
+        _objective(made, logits, labels, rows, _late()).backward()
+        assert torch.equal(labels, kept), f"{made.name} changed the labels of a batch"
+        assert examples.labels.fingerprint() == before, f"{made.name} changed the table of labels"
+        assert logits.grad is not None
+        assert (logits.grad[labels > 0] <= 0).all(), f"{made.name} pushes an observed positive down"
 
 
 def check_permutations(make: Make) -> None:
@@ -188,23 +281,37 @@ def check_odd_batches(make: Make) -> None:
         logits = torch.zeros(len(rows), CLASSES, requires_grad=True)
         value = _objective(made, logits, examples.labels.batch(rows), rows, _late())
         value.backward()
-        assert value.isfinite(), f"{made.name} fails on the rows {rows.tolist()}"
+        assert logits.grad is not None
+        finite = value.isfinite() and logits.grad.isfinite().all()
+        what = "without a positive" if 3 in rows else "alone"
+        assert finite, f"{made.name} or its gradient is not finite for rows {rows.tolist()}, one of them {what}"
 
 
 class _Work(TorchDispatchMode):
-    """Counts the elements that operations write into new tensors."""
+    """Counts the elements that operations read and write; those that take some rows of a tensor read no others."""
+
+    SOME_ROWS = ("index", "gather", "scatter", "embedding")
 
     def __init__(self) -> None:
         super().__init__()
-        self.written = 0
+        self.touched = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not func.is_view and not func._schema.is_mutable:
-            for value in result if isinstance(result, tuple | list) else (result,):
-                if isinstance(value, Tensor):
-                    self.written += value.numel()
+        if func.is_view:
+            return result
+        name = func._schema.name.partition("::")[2]
+        if not func._schema.is_mutable:
+            self.touched += _elements(result)
+        if not name.startswith(self.SOME_ROWS) and not name.startswith(("empty", "new_", "zeros", "ones", "full")):
+            self.touched += sum(_elements(value) for value in args)
         return result
+
+
+def _elements(value: Any) -> int:
+    if isinstance(value, tuple | list):
+        return sum(_elements(each) for each in value)
+    return value.numel() if isinstance(value, Tensor) else 0
 
 
 def check_cost(make: Make) -> None:
@@ -221,9 +328,10 @@ def check_cost(make: Make) -> None:
         with _Work() as counted:
             _objective(made, logits, labels, batch, _late()).backward()
             made.after_step(1e-3)
-        work.append(counted.written)
+        work.append(counted.touched)
     assert work[0] == work[1], (
-        f"a step of {make().name} writes {work[0]} numbers for {ROWS} rows, {work[1]} for 40 times as many"
+        f"a step of {make().name} reads or writes {work[0]} numbers for {ROWS} rows, {work[1]} for 40 times as many: "
+        "if that must be, say Needs(grows_with_rows=True)"
     )
 
 
@@ -315,11 +423,16 @@ def check_splits(make: Make) -> None:
     assert close, f"the objective of {made.name} is no mean over {made.needs.splits}"
 
 
-def check_method(make: Make | str) -> None:
+def check_method(make: Make | Method | str) -> None:
     """All contracts but the one that needs two processes (6: see `check_two_processes`)."""
     if isinstance(make, str):
         name = make
         make = lambda: method(name)  # noqa: E731
+    elif isinstance(make, Method):
+        given = make
+        make = lambda: copy.deepcopy(given)  # noqa: E731
+    check_form(make)
+    check_memory(make)
     check_observed_labels(make)
     check_truth_closed(make)
     check_permutations(make)
@@ -327,6 +440,7 @@ def check_method(make: Make | str) -> None:
     check_resume(make)
     check_odd_batches(make)
     check_cost(make)
+    check_heads(make)
     check_splits(make)
 
 

@@ -255,6 +255,8 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise InputError(f"--setting {pair} is not of the form name=value")
+        if name in settings:
+            raise InputError(f"--setting {name} is given twice: once is enough")
         value: Any = text
         if text.lower() in ("true", "false"):
             value = text.lower() == "true"

@@ -25,6 +25,14 @@ def check_kind(where: str, value: Any, kind: Any, none: str = "None") -> None:
         raise InputError(f"{where} must be {' or '.join(map(str, words))}, not {value!r}")
 
 
+def hints_of(annotated: Any) -> dict[str, Any]:
+    """The types that a class or function names; where one cannot be found, none."""
+    try:
+        return get_type_hints(annotated)
+    except NameError:
+        return {}
+
+
 def check_types(settings: Any) -> None:
     """Values of a dataclass must be of the types its fields name."""
     for name, kind in get_type_hints(type(settings)).items():

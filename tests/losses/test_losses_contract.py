@@ -265,3 +265,15 @@ def test_the_examples_in_docstrings_run() -> None:
     result = doctest.testmod(spml.losses)
     assert result.attempted >= 4
     assert result.failed == 0
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(4, dtype=torch.long), torch.zeros(4, 1), torch.zeros(3, 4)])
+def test_labels_of_another_shape_are_refused(labels: Tensor) -> None:
+    with pytest.raises(InputError, match=r"labels must be a table of \(4, 4\) like the logits"):
+        loss("an")(torch.zeros(4, 4), labels)
+    assert loss("an")(torch.zeros(2, 4, 4), torch.ones(4, 4)) > 0  # many heads on the same labels
+
+
+def test_a_setting_of_another_type_is_refused() -> None:
+    with pytest.raises(InputError, match="loss 'em': entropy_weight must be a number, not 'big'"):
+        loss("em", entropy_weight="big")

@@ -52,13 +52,20 @@ def bench(
     if list_ or name is None:
         _print_list()
         return
+    _check_name(name)
     from .trials import Runner, Source
 
     sources = [Source.parse(text) for text in data or _built_in(name)]
     if not sources:
         raise InputError("give the data: --data voc12=PATH")
+    names = [source.name for source in sources]
+    if twice := [each for each in dict.fromkeys(names) if names.count(each) > 1]:
+        raise InputError(f"--data {twice[0]}=… is given {names.count(twice[0])} times: give each data set once")
     if out is None and not dry_run:
         raise InputError("give the folder for the results: --out DIR")
+    from ..train.loop import choose_device
+
+    choose_device(device)
     plan = _plan(name, sources, methods, seeds, features, search, set_ or [])
     runner = Runner(sources, (out or Path()) / "runs", device=device, workers=workers, say=typer.echo)
     for option, given in (("--trials", trials), ("--storage", storage)):
@@ -67,7 +74,7 @@ def bench(
     for note in plan.notes:
         typer.echo(note)
     if dry_run:
-        _print_runs(plan, runner)
+        _print_runs(plan, runner, trials)
         return
     assert out is not None
     from ..train.checkpoint import claimed
@@ -115,12 +122,9 @@ def _plan(
     search: str | None,
     changes: Sequence[str],
 ) -> Plan:
-    from .protocols import SEARCHES, load_protocol, one_of, shipped
+    from .protocols import SEARCHES, load_protocol, one_of
     from .studies import is_study, load_study
 
-    if name not in shipped("protocols") and name not in shipped("studies") and not Path(name).is_file():
-        known = ", ".join([*shipped("protocols"), *shipped("studies")])
-        raise InputError(f"there is no protocol or study {name!r}; there are {known}, or give the path of a .toml file")
     study = load_study(name, features=features, changes=changes) if is_study(name) else None
     protocol = study.protocol if study else load_protocol(name, changes)
     if features and not protocol.features:
@@ -129,6 +133,8 @@ def _plan(
     protocol.check_data(data)
     asked = None if methods is None else list(dict.fromkeys(methods.split(",")))
     entries = protocol.entries(asked or (list(study.run) if study else None))
+    if not entries:
+        raise InputError(f"{name} names no methods: give it a table [methods.an], or name some with --methods")
     chosen = search or protocol.search
     one_of("--search", "it", chosen, SEARCHES)
     space = "grid" if chosen == "optuna" else chosen
@@ -137,6 +143,14 @@ def _plan(
     cells, notes = _runnable(cells, sources, asked or ())
     notes += [f"{source.name}: {note}" for source in sources for note in getattr(source.pack, "notes", ())]
     return Plan(protocol, study, cells, _seeds(seeds) or protocol.seeds, chosen, notes)
+
+
+def _check_name(name: str) -> None:
+    from .protocols import shipped
+
+    if name not in shipped("protocols") and name not in shipped("studies") and not Path(name).is_file():
+        known = ", ".join([*shipped("protocols"), *shipped("studies")])
+        raise InputError(f"there is no protocol or study {name!r}; there are {known}, or give the path of a .toml file")
 
 
 def _check_varied(cells: Sequence[Cell], sources: Sequence[Source]) -> None:
@@ -152,13 +166,18 @@ def _check_varied(cells: Sequence[Cell], sources: Sequence[Source]) -> None:
 
 
 def _runnable(cells: Sequence[Cell], sources: Sequence[Source], asked: Sequence[str]) -> tuple[list[Cell], list[str]]:
-    """Without references where nobody has the full labels they learn from, unless they were asked for by name."""
+    """Without references where nobody has the full labels they learn from; one asked for by name is an error."""
     packs = {source.name: source.pack for source in sources}
     unknown = {name for name, pack in packs.items() if not pack.known[pack.train].all()}
     left: dict[str, list[str]] = {}
     kept = []
     for cell in cells:
-        if cell.base.data in unknown and cell.base.reference and cell.base.entry not in asked:
+        if cell.base.data in unknown and cell.base.reference:
+            if cell.base.entry in asked:
+                raise InputError(
+                    f"{cell.base.entry} learns from more than one positive a row, and nobody has the full labels of "
+                    f"the training rows of {cell.base.data}: leave it out of --methods"
+                )
             left.setdefault(cell.base.data, []).append(cell.base.entry)
         else:
             kept.append(cell)
@@ -239,11 +258,11 @@ def _run(plan: Plan, runner: Runner, out: Path, trials: int | None, storage: str
     typer.echo(f"Tables: {out / 'table.md'}, {out / 'runs.csv'}. Report: {out / 'report.html'}")
 
 
-def _print_runs(plan: Plan, runner: Runner) -> None:
+def _print_runs(plan: Plan, runner: Runner, trials: int | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from .search import seeded
+    from .search import Optuna, seeded
     from .trials import grid_points
 
     table = Table(title=f"{plan.title}: {plan.where}")
@@ -251,15 +270,16 @@ def _print_runs(plan: Plan, runner: Runner) -> None:
         table.add_column(column)
     count = done = 0
     for cell in plan.cells:
-        points: list[dict[str, Any]] = [{}] if plan.search == "optuna" else list(grid_points(cell.space))
-        every = plan.protocol.select_on == "every seed" or len(points) == 1
+        by_optuna = plan.search == "optuna" and bool(cell.space)
+        points: list[dict[str, Any]] = [{}] if by_optuna else list(grid_points(cell.space))
+        tried = (trials or Optuna.trials) if by_optuna else len(points)
+        every = plan.protocol.select_on == "every seed" or tried == 1
         seeds = plan.seeds if every else plan.seeds[:1]
         for point in points:
             trial = cell.base.changed(point)
-            count += len(seeds)
             done += sum(runner.done(seeded(trial, seed)) for seed in seeds)
             table.add_row(*_described(cell, trial), ",".join(map(str, seeds)))
-        count += len(plan.seeds) - len(seeds)  # the chosen one, with the other seeds
+        count += tried * len(seeds) + len(plan.seeds) - len(seeds)  # the chosen one, with the other seeds
     Console(width=200).print(table)
     if plan.search == "optuna":
         typer.echo("optuna searches, for each line: " + "; ".join({_space(cell) for cell in plan.cells}))

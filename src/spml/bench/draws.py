@@ -1,5 +1,6 @@
 """What of the training rows' labels a run is shown: the data's own single positives, or a draw of the study's."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,17 @@ class Draw:
             raise InputError(f"draw.by must be uniform, class or size, not {self.by!r}")
         if not 0 < self.rows <= 1:
             raise InputError(f"draw.rows is a share over 0 and up to 1, not {self.rows}")
+        for name in ("positives", "negatives"):
+            if getattr(self, name) < 0:
+                raise InputError(f"draw.{name} is a number of labels, 0 or more, not {getattr(self, name)}")
+        if self.drop is not None and not 0 <= self.drop < 1:
+            raise InputError(f"draw.drop is a share from 0 and below 1, not {self.drop}")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"draw.seed is a whole number from 0 to 2^32 - 1, not {self.seed}")
+        if not math.isfinite(self.strength):
+            raise InputError(f"draw.strength is a finite number, not {self.strength}")
+        if self.by == "uniform" and self.strength != 1:
+            raise InputError("draw.strength is the power of what draw.by names: give draw.by, class or size")
 
     @property
     def own(self) -> bool:

@@ -24,6 +24,7 @@ None, which TOML has not.
 from __future__ import annotations
 
 import csv
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -154,6 +155,12 @@ class Protocol:
             head_settings=given.get("head_settings", {}),
             linear_init=_linear_init(given.get("linear_init"), f"{self.name}: {entry}"),
         )
+        needs = METHODS[name].needs
+        if needs.k and base.k is None and settings.get("k") is None and "settings.k" not in grid:
+            raise InputError(
+                f"{self.name}: {entry} needs k, the mean number of labels of a row: give k to data.{data}, or to its "
+                "settings"
+            )
         if self.features and METHODS[name].objective is Method.objective:
             raise InputError(f"{self.name}: {entry} defines no objective, only a loss of images: it needs images")
         if self.features and METHODS[name].needs.head != "linear":
@@ -232,6 +239,8 @@ def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
     one_of(name, "select_on", select_on, ("every seed", "first seed"))
     for data, table in raw["data"].items():
         known_keys(f"{name}: data.{data}", table, {"k": float | None})
+        if table.get("k") is not None and not 0 < table["k"] < math.inf:
+            raise InputError(f"{name}: data.{data}: k must be a number above 0, not {table['k']}")
     if raw.get("image_size", 1) < 1:
         raise InputError(f"{name}: image_size must be at least 1, not {raw['image_size']}")
     seeds = raw.get("seeds", [0, 1, 2])

@@ -26,6 +26,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..labels import k_intervals
+from ..methods import METHODS
 from ..report.studies import Study as Chart
 from .protocols import (
     TOP,
@@ -78,6 +79,9 @@ class Study:
     def cells(self, data: Sequence[str], entries: Sequence[str], search: str) -> list[Cell]:
         """Every entry at every value, on every data set."""
         cells = []
+        methods = [METHODS[self.protocol.methods.get(entry, {}).get("method", entry)] for entry in entries]
+        if "k" in self.vary and not any(made.needs.k or "k" in made.setting_kinds() for made in methods):
+            raise InputError(f"{self.name}: vary.k would make equal rows: {', '.join(entries)} do not use k")
         for cell in self.protocol.cells(data, entries, search):
             if not self.vary:
                 cells.append(cell)
@@ -175,6 +179,7 @@ def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Stu
         raise InputError(f"{stem}: {'run' if 'title' in raw else 'title'!r} is missing")
     if not isinstance(own["run"], list) or not own["run"] or not all(isinstance(one, str) for one in own["run"]):
         raise InputError(f'{stem}: run must be a list of methods, as ["an", "em"]')
+    check_distinct(f"{stem}: run", own["run"])
     _merge(stem, merged, changed)
     _merge(stem, merged, {str(key): raw[key] for key in ("methods", "draw", "seeds", "paper") if key in raw})
     if "paper" not in raw and "paper" not in changed:

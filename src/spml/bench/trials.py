@@ -296,6 +296,11 @@ class Runner:
         )
         each = {"seconds": round((time.perf_counter() - started) / len(trials), 2), "code": code_version()}
         for trial, result in zip(trials, results, strict=True):
+            if not torch.isfinite(result.weight).all():
+                raise InputError(
+                    f"{trial.entry}: its head has no finite weights after epoch {result.best_epoch} at a learning rate "
+                    f"of {trial.train.learning_rate:g}: try a lower one, or look at its loss for large logits"
+                )
             row = head_row(trial, result, data, pack, rows) | each
             path = self.path(trial)
             tensors = {"weight": result.weight, "bias": result.bias}

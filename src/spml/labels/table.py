@@ -336,6 +336,19 @@ class Labels:
             f"{self._store.per_row(-1)[row]} known negatives: these are not single positive labels."
         )
 
+    def refuse_other_classes(self, other: Labels, what: str) -> None:
+        """Columns of two tables mean the same only where their classes are the same, in the same order."""
+        if other.classes == self.classes:
+            return
+        if len(other.classes) != len(self.classes):
+            raise InputError(f"{what} has {len(other.classes)} classes, the labels to learn from {len(self.classes)}.")
+        pairs = zip(self.classes, other.classes, strict=True)
+        column, (mine, others) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+        raise InputError(
+            f"{what} has other classes than the labels to learn from, or another order: column {column} is {others!r}, "
+            f"there {mine!r}."
+        )
+
     def counts(self) -> LabelCounts:
         """Known positives, known negatives and unknowns of every class."""
         entries = self.entries()

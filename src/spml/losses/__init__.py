@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..kinds import check_kind, hints_of
 from .annotator import annotator_choice, log_chance_of_naming
 from .asymmetric import (
     asymmetric,
@@ -110,16 +111,29 @@ class Loss(nn.Module):
             raise InputError(f"reduction must be 'none', 'mean' or 'sum', not {reduction!r}")
         self.name, self.reduction, self.settings = name, reduction, settings
         self.function = LOSSES[name]
+        self._is_table = list(inspect.signature(self.function).parameters)[:2] == ["logits", "labels"]
         known = settings_of(self.function)
         for setting in settings:
             if setting not in known:
                 there = ", ".join(known) or "none"
                 raise InputError(f"loss {name!r} has no setting {setting!r}; its settings: {there}")
+        hints = hints_of(self.function)
+        for setting, value in settings.items():
+            check_kind(f"loss {name!r}: {setting}", value, hints.get(setting, Any))
         missing = [n for n, p in known.items() if p.default is p.empty and n not in settings]
         if missing:
             raise InputError(f"loss {name!r} needs a value for {', '.join(missing)}")
 
     def forward(self, logits: Tensor, labels: Tensor, *inputs: Any, **named_inputs: Any) -> Tensor:
+        if (
+            self._is_table
+            and labels.shape != logits.shape
+            and (labels.dim() < 2 or labels.shape != logits.shape[-labels.dim() :])
+        ):
+            raise InputError(
+                f"labels must be a table of {tuple(logits.shape)} like the logits, +1, -1 or 0 for every class, not of "
+                f"{tuple(labels.shape)}: `Labels.from_indices` makes one of a class a row"
+            )
         entries = self.function(logits, labels, *inputs, **named_inputs, **self.settings)
         if self.reduction == "none":
             return entries

@@ -5,13 +5,13 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..kinds import check_kind
+from ..kinds import check_kind, check_types, hints_of
 from ..labels import Labels
 from ..losses import settings_of
 
@@ -53,6 +53,16 @@ class Needs:
     )
     grows_with_rows: bool = False  # the cost of a step grows with the number of training rows
     splits: Literal["entries", "rows"] | None = None  # the objective is a mean of entries, or of rows looked at whole
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        allowed = {"labels": ("positives", "negatives", "full"), "splits": ("entries", "rows", None)}
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise InputError(f"needs: {name} must be one of {values}, not {getattr(self, name)!r}")
+        known = get_args(ViewKind)
+        if not isinstance(self.views, tuple) or not self.views or not set(self.views) <= set(known):
+            raise InputError(f"needs: views must be a tuple of {known}, not {self.views!r}")
 
 
 MEAN_OF_ENTRIES, MEAN_OF_ROWS = Needs(splits="entries"), Needs(splits="rows")
@@ -145,6 +155,7 @@ class Method(nn.Module):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
+        _check_class(type(self))
         known = [f.name for f in dataclasses.fields(self.Settings)]
         for setting in settings:
             if setting not in known:
@@ -152,14 +163,17 @@ class Method(nn.Module):
                 raise InputError(f"method {self.name!r} has no setting {setting!r}; its settings: {there}")
         self.settings = self.Settings(**settings)
         for setting, kind in self.setting_kinds().items():
-            check_kind(f"method {self.name!r}: {setting}", getattr(self.settings, setting), kind)
+            value = getattr(self.settings, setting)
+            check_kind(f"method {self.name!r}: {setting}", value, kind)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"method {self.name!r}: {setting} must be finite, not {value}")
         self.k: float | None = None
         self.classes = 0
 
     @classmethod
     def setting_kinds(cls) -> dict[str, Any]:
         """The type of every setting; where none is named and the default is a number, a number."""
-        hints = _hints(cls.Settings)
+        hints = hints_of(cls.Settings)
         kinds = {f.name: hints.get(f.name, Any) for f in dataclasses.fields(cls.Settings)}
         numbers = [f.name for f in dataclasses.fields(cls.Settings) if type(f.default) in (int, float)]
         return kinds | {name: float | None for name in numbers if kinds[name] is Any}
@@ -173,8 +187,11 @@ class Method(nn.Module):
             )
         own = getattr(self.settings, "k", None)
         self.k = problem.k if own is None else own
-        if self.k is not None and not 0 < self.k < math.inf:
-            raise InputError(f"k, the expected number of positive labels of a row, must be above 0, not {self.k}")
+        if self.k is not None and not 0 < self.k <= problem.classes:
+            raise InputError(
+                f"k, the expected number of positive labels of a row, must be above 0 and at most {problem.classes}, "
+                f"the number of classes, not {self.k}"
+            )
         self.classes = problem.classes
         members = [METHODS[member.method](**member.settings) for member in self.members(problem.classes)]
         for made in members:
@@ -247,16 +264,22 @@ STEP_INPUTS = frozenset({"epoch", "progress"})  # what a loss function may take 
 
 def register(cls: type[Method]) -> type[Method]:
     """Make a method known by its name; those of the package are not replaced."""
-    for wanted in ("name", "paper", "summary"):
-        if not isinstance(getattr(cls, wanted, None), str):
-            raise TypeError(f"{cls.__name__} needs {wanted!r}, a text")
-    if cls.objective is Method.objective and cls.loss is Method.loss:
-        raise TypeError(f"{cls.__name__} needs 'objective' or 'loss': what is made small")
+    _check_class(cls)
     held = METHODS.get(cls.name)
     if held is not None and held.__module__.startswith("spml.") and held.__module__ != cls.__module__:
         raise TypeError(f"there is a method {cls.name!r} already: take another name")
     METHODS[cls.name] = cls
     return cls
+
+
+def _check_class(cls: type[Method]) -> None:
+    for wanted in ("name", "paper", "summary"):
+        if not isinstance(getattr(cls, wanted, None), str):
+            raise TypeError(f"{cls.__name__} needs {wanted!r}, a text")
+    if cls.objective is Method.objective and cls.loss is Method.loss:
+        raise TypeError(f"{cls.__name__} needs 'objective' or 'loss': what is made small")
+    if not dataclasses.is_dataclass(cls.Settings):
+        raise TypeError(f"{cls.__name__}.Settings needs @dataclass(frozen=True) over it")
 
 
 def loss_method(
@@ -276,7 +299,7 @@ def loss_method(
     """
     _check_signature(function, defaults)
     step_inputs = set(inspect.signature(function).parameters) & STEP_INPUTS
-    hints, fields = _hints(function), list[tuple[str, Any, Any]]()
+    hints, fields = hints_of(function), list[tuple[str, Any, Any]]()
     for setting, parameter in settings_of(function).items():
         default = defaults.pop(setting, None if parameter.default is parameter.empty else parameter.default)
         kind = hints.get(setting, Any)
@@ -305,14 +328,6 @@ def loss_method(
     title = function.__name__.title().replace("_", "")
     made: type[Method] = type(f"{title}Method", (Method,), namespace)
     return register(made)
-
-
-def _hints(annotated: Any) -> dict[str, Any]:
-    """Its annotations; those that name what is not there say nothing."""
-    try:
-        return get_type_hints(annotated)
-    except NameError:
-        return {}
 
 
 def _check_signature(function: Callable[..., Tensor], defaults: Iterable[str]) -> None:

@@ -45,8 +45,8 @@ class TrainSettings:
         for name in ("epochs", "batch_size", "accumulate", "evaluation_batch"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not self.learning_rate > 0:
-            raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"learning_rate must be a finite number above 0, not {self.learning_rate}")
         if self.averaging is not None and not 0 < self.averaging < 1:
             raise InputError(f"averaging must lie between 0 and 1, not {self.averaging}")
         if not 0 <= self.warm_up < 1:

@@ -78,7 +78,13 @@ class Block:
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
         """The heads' values (h,) and the leaf (h, B, L) that takes the gradient of their logits."""
         leaf = logits.detach().requires_grad_()
-        return self.method.objective(leaf, labels, rows, clock), leaf
+        values = self.method.objective(leaf, labels, rows, clock)
+        if values.shape != logits.shape[:1]:
+            raise InputError(
+                f"method {self.method.name!r} gives numbers of shape {tuple(values.shape)} for {len(logits)} heads: "
+                "its objective must take means and sums over the last two dimensions, so that each head has its own"
+            )
+        return values, leaf
 
 
 @torch.enable_grad()
@@ -325,6 +331,7 @@ class Group:
                     weight=one.T.cpu().clone(),
                     bias=shift.cpu().clone(),
                     method_state=team.state([of_head[h] for h in range(heads.start, heads.stop)]),
+                    labels=self.task.tables.labels,
                 )
             )
         return made

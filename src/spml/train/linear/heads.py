@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import InputError
+from ...kinds import check_types
+from ...labels import Labels
 from ...methods import METHODS
 from ...models.features import merge_heads
 from .judge import KnownTruth, Truth, class_precision
@@ -28,10 +30,13 @@ class HeadSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", dict(self.settings))
+        check_types(self)
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
         if self.batch_size < 1:
             raise InputError(f"batch_size must be at least 1, not {self.batch_size}")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed must be a whole number from 0 to 2^63 - 1, not {self.seed}")
 
     def __hash__(self) -> int:
         return hash((self.method_key, self.learning_rate, self.batch_size, self.seed))
@@ -57,11 +62,19 @@ class HeadResult:
     """(L,)"""
     method_state: dict[str, Tensor]
     """What the method remembered for this head at its best epoch, as its `state_dict` names it."""
+    labels: Labels | None = field(default=None, repr=False)
+    """Those it learned from."""
+
+    def _rows(self, features: Any) -> Rows:
+        store = as_features(features)
+        if store.dim != len(self.weight):
+            raise InputError(f"there are {store.dim} features a row, but the head learned from {len(self.weight)}")
+        return Rows(store, self.weight.device)
 
     @torch.no_grad()
     def score(self, features: Any) -> Tensor:
         """Logits (N, L) of all rows."""
-        rows = Rows(as_features(features), self.weight.device)
+        rows = self._rows(features)
         return torch.cat([x @ self.weight + self.bias for x in rows.blocks()])
 
     @torch.no_grad()
@@ -70,7 +83,9 @@ class HeadResult:
 
         Some classes at a time: the logits of all rows and classes are never held together.
         """
-        rows, table = Rows(as_features(features), self.weight.device), KnownTruth(truth, self.weight.device)
+        rows, table = self._rows(features), KnownTruth(truth, self.weight.device)
+        if self.labels is not None and isinstance(truth, Labels):
+            self.labels.refuse_other_classes(truth, "the truth")
         if table.shape != (len(rows), len(self.bias)):
             raise InputError(f"the truth is a table of {table.shape}, expected {(len(rows), len(self.bias))}")
         precision = class_precision(rows, self.weight.T, self.bias, table)

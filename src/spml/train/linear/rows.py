@@ -128,7 +128,9 @@ class Tables:
         for name, table in (("full_labels", full), ("negatives_labels", negatives)):
             if table is not None and table.shape != labels.shape:
                 raise InputError(f"{name} is a table of {table.shape}, but labels one of {labels.shape}")
-        self.shape = labels.shape
+            if table is not None:
+                labels.refuse_other_classes(table, name)
+        self.labels, self.shape = labels, labels.shape
         self._given = {"positives": labels, "full": full or labels, "negatives": negatives or labels}
         self._device = device
         self._made: dict[str, Table] = {}
@@ -139,10 +141,14 @@ class Tables:
         if need not in self._made:
             given = self._given[need]
             if need == "full" and not given.is_full:
-                raise InputError(f"method {asking.name!r} needs full labels, but some are unknown: give full_labels")
+                raise InputError(
+                    f"method {asking.name!r} needs full labels, but some are unknown: every label must be known, as "
+                    "present (+1) or absent (-1)"
+                )
             if need == "negatives" and not given.counts().negatives.any():
                 raise InputError(
-                    f"method {asking.name!r} needs known negatives, but there are none: give negatives_labels"
+                    f"method {asking.name!r} needs known negatives, but there are none: some labels must be known to "
+                    "be absent (-1)"
                 )
             self._made[need] = Table(given, self._device)
         return self._made[need]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from ...errors import InputError
+from ...kinds import check_kind
 from ...labels import Labels
 from ..graph import WatchedClock, recording
 from .branches import new_stream, side_by_side
@@ -51,8 +52,14 @@ def train_heads(
     memory_limit: bytes that heads in training at one time may take, with what they remember; never less than one.
     """
     store, target = as_features(features), _device(device)
+    if not isinstance(labels, Labels):
+        raise InputError(f"labels must be Labels, as Labels.from_indices or from_matrix makes them, not {type(labels)}")
+    for spec in specs:
+        if not isinstance(spec, HeadSpec):
+            raise InputError(f"specs must be HeadSpecs, as HeadSpec('an'), not {spec!r}")
     if not specs:
         raise InputError("there are no heads to train: specs is empty")
+    check_kind("epochs", epochs, int)
     if epochs < 1:
         raise InputError(f"epochs must be at least 1, not {epochs}")
     if len(store) != len(labels):
@@ -63,6 +70,8 @@ def train_heads(
     if patience is not None and validation is None:
         raise InputError("early_stopping needs validation: give features and their true labels")
     store.check_finite()
+    if validation is not None and isinstance(validation[1], Labels):
+        labels.refuse_other_classes(validation[1], "validation")
     judge = None if validation is None else Judge(*validation, store.dim, labels.num_classes, selection, target)
     tables = Tables(labels, full_labels, negatives_labels, target)
     task = Task(Rows(store, target), tables, epochs, k, target)
