@@ -124,6 +124,12 @@ def test_a_few_labelled_rows_are_used(spml, trained, tmp_path):
     rows = list(csv.DictReader((tmp_path / "labels.csv").open()))
     assert {row["label"] for row in rows if row["name"] == "red/1.png"} == {"red", "green"}
     assert {row["label"] for row in rows if row["name"] == "red/0.png"} == {"red"}
+    table.write_text("name;label\nred/0.png;red\n")  # as some spreadsheets save it
+    assert spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)[0] == 0
+    table.write_text("name,label\nred/0.png,red\ngreen/1.png,red\n")
+    code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
+    assert code == 2
+    assert "line 3: 'green/1.png' is listed without 'green', which it is known to have" in text
     table.write_text("name,label\nred/99.png,red\n")
     code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
     assert code == 2
@@ -137,6 +143,123 @@ def test_info_and_methods(spml, trained):
     code, text = spml("methods")
     assert code == 0
     assert "lasd" in text
+
+
+def test_info_of_a_run_that_is_not_finished(spml, trained, tmp_path):
+    for name in ("run.json", "log.jsonl", "last.safetensors"):
+        shutil.copy(trained / name, tmp_path)
+    code, text = spml("info", tmp_path)
+    assert code == 0
+    for word in ("not finished", "auto", "small", "last.safetensors, log.jsonl, run.json"):
+        assert word in text
+    assert spml("info", tmp_path / "nothing")[0] == 2
+
+
+def test_recovery_is_told_how_many_labels_a_row_has(spml, trained, tmp_path):
+    counts = []
+    for k in (1.1, 2.5):
+        assert spml("recover", trained, "--out", tmp_path / f"{k}.csv", "--k", k)[0] == 0
+        counts.append(len((tmp_path / f"{k}.csv").read_text().splitlines()))
+    assert counts[0] < counts[1]
+    code, text = spml("recover", trained, "--out", tmp_path / "none.csv", "--k", 4)
+    assert code == 2
+    assert "k must be above 0 and at most 3" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--model", "resnet50"), "--model resnet50 is for images: on features the classifier is linear"),
+        (("--size", 99), "--size 99 is for images"),
+        (("--head", "cam"), "--head cam is for images"),
+    ],
+)
+def test_options_of_images_are_refused_on_features(spml, matrix, tmp_path, options, sentence):
+    code, text = spml(*matrix, tmp_path / "run", *options)
+    assert code == 2
+    assert sentence in text
+
+
+def test_a_run_is_a_folder(spml, matrix, tmp_path):
+    (tmp_path / "file.csv").write_text("mine")
+    for out in (tmp_path / "file.csv", tmp_path / "file.csv" / "run"):
+        code, text = spml(*matrix, out)
+        assert code == 2
+        assert f"{tmp_path / 'file.csv'} is a file; name a folder for the run" in text
+    assert (tmp_path / "file.csv").read_text() == "mine"
+
+
+def test_another_method_is_what_is_said_first(spml, matrix, tmp_path):
+    assert spml(*matrix, tmp_path / "run", "--method", "role", "--k", 2)[0] == 0
+    code, text = spml(*matrix, tmp_path / "run", "--method", "lasd", "--k", 1.5)
+    assert code == 2
+    assert "begun with other settings: method.name was 'role', now 'lasd'; k was 2.0, now 1.5;" in text
+    assert text.count("; and ") == 1
+    assert "was None, now None" not in text
+
+
+def test_labels_that_cannot_be_read_say_what_can(spml, matrix, tmp_path):
+    (tmp_path / "y.txt").write_text("a\nb\n")
+    np.save(tmp_path / "objects.npy", np.array(["a", None], object), allow_pickle=True)
+    for name, sentence in (
+        ("y.txt", "labels are a .npy file, or a table (.csv, .tsv, .parquet, .pq)"),
+        ("objects.npy", "it holds Python objects; save class numbers, or names as texts"),
+    ):
+        code, text = spml("train", tmp_path / "x.npy", "--labels", tmp_path / name, "--out", tmp_path / "run")
+        assert code == 2
+        assert sentence in text
+    (tmp_path / "labels.csv").write_text("label\na\nb\n")
+    code, text = spml("train", tmp_path / "x.npy", "--out", tmp_path / "run")
+    assert code == 2
+    assert "it labels 2 rows" in text
+    assert "it was found beside the features, name another file as the labels" in text
+
+
+def test_mistakes_are_said_before_images_are_read(spml, photos, tmp_path):
+    data = tmp_path / "photos"
+    shutil.copytree(photos, data)
+    (data / "red" / "broken.jpg").write_bytes(b"no image")  # which would be said once they are
+    for option, value, sentence in (
+        ("--head", "foo", "foo"),
+        ("--model", "foo", "foo"),
+        ("--seed", -1, "seed must be"),
+        ("--learning-rate", -1, "learning_rate must be"),
+    ):
+        code, text = spml("train", data, "--out", tmp_path / "run", "--device", "cpu", option, value)
+        assert code == 2
+        assert sentence in text
+        assert "broken.jpg" not in text
+
+
+def test_images_inside_of_a_table_are_not_trained_on(spml, tmp_path):
+    picture = b"\x89PNG"
+    for name, cells in (("bytes", [picture, picture]), ("structs", [{"bytes": picture, "path": "a.png"}] * 2)):
+        path = tmp_path / f"{name}.parquet"
+        parquet.write_table(pa.table({"image": cells, "label": ["a", "b"]}), path)
+        code, text = spml("train", path, "--out", tmp_path / "run")
+        assert code == 2
+        assert "column 'image' holds" in text
+        assert "write them to files, and their paths into the table" in text
+        assert len(text) < 400
+
+
+def test_images_that_a_table_names_may_be_missing_where_they_are_skipped(spml, photos, tmp_path):
+    lines = [f"{path},{path.parent.name}" for path in sorted(photos.glob("*/*.png"))]
+    (tmp_path / "photos.csv").write_text("\n".join(["path,label", "gone.png,red", *lines]))
+    command = ("train", tmp_path / "photos.csv", "--out", tmp_path / "run", *OPTIONS, "--device", "cpu")
+    code, text = spml(*command)
+    assert code == 2
+    assert "gone.png, which is not there (1 of 37 are missing)" in text
+    code, text = spml(*command, "--on-bad-image", "skip")
+    assert code == 0, text
+    assert "1 of 37 images cannot be read and are left out: gone.png\n" in text
+
+
+def test_recovered_labels_have_their_own_thresholds(spml, trained, photos, tmp_path):
+    for option in (("--threshold", 0.9), ("--top", 2)):
+        code, text = spml("predict", trained, photos, "--out", tmp_path / "tags.csv", "--recover", *option)
+        assert code == 2
+        assert "leave --threshold and --top out" in text
 
 
 def test_features_train_too(spml, tmp_path):
@@ -192,12 +315,13 @@ def test_an_unreadable_image_is_named_or_skipped(spml, photos, tmp_path):
     data = tmp_path / "photos"
     shutil.copytree(photos, data)
     (data / "red" / "broken.jpg").write_bytes(b"no image")
+    (data / "blue" / "nowhere.jpg").symlink_to(tmp_path / "nothing.jpg")
     code, text = spml("train", data, "--out", tmp_path / "a", *OPTIONS, "--device", "cpu")
     assert code == 2
-    assert "broken.jpg" in text
+    assert "broken.jpg" in text or "nowhere.jpg" in text
     code, text = spml("train", data, "--out", tmp_path / "b", *OPTIONS, "--device", "cpu", "--on-bad-image", "skip")
     assert code == 0, text
-    assert "1 images cannot be read" in text
+    assert "images cannot be read and are left out: blue/nowhere.jpg, red/broken.jpg\n" in text
     assert '"kind": "bad images"' in (tmp_path / "b" / "log.jsonl").read_text()
 
 
@@ -214,7 +338,7 @@ def test_other_data_with_the_same_labels_is_refused(spml, matrix, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((60, 5)).astype(np.float32))
     code, text = spml(*matrix, tmp_path / "run")
     assert code == 2
-    assert "begun with other settings: data.source was" in text
+    assert "begun with other settings: its rows or their files are others now." in text
 
 
 def test_other_photos_with_the_same_labels_are_refused(spml, photos, tmp_path):
@@ -222,7 +346,7 @@ def test_other_photos_with_the_same_labels_are_refused(spml, photos, tmp_path):
     command = ("train", tmp_path / "photos", "--out", tmp_path / "run", *OPTIONS[:-1], "0.001", "--device", "cpu")
     assert spml(*command)[0] == 0
     (tmp_path / "photos" / "red" / "3.png").rename(tmp_path / "photos" / "red" / "3b.png")
-    assert "data.source was" in spml(*command)[1]
+    assert "its rows or their files are others now" in spml(*command)[1]
 
 
 def test_replaced_photos_of_the_same_names_are_refused(spml, photos, tmp_path):
@@ -234,7 +358,7 @@ def test_replaced_photos_of_the_same_names_are_refused(spml, photos, tmp_path):
     Image.new("RGB", (32, 32)).save(tmp_path / "photos" / "red" / "3.png")
     code, text = spml(*command)
     assert code == 2
-    assert "data.source was" in text
+    assert "its rows or their files are others now" in text
 
 
 def test_what_made_no_step_blocks_nobody(spml, matrix, tmp_path):

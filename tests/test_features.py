@@ -121,8 +121,8 @@ def test_float64_that_float32_cannot_hold(wrap):
     [
         (np.zeros(4), "rows and columns"),
         (np.zeros((2, 3, 4)), "rows and columns"),
-        (np.zeros((0, 4)), "rows and columns"),
-        (np.zeros((4, 0)), "rows and columns"),
+        (np.zeros((0, 4)), "there are no rows in it"),
+        (np.zeros((4, 0)), "there are no features in it"),
         (np.zeros((2, 2), complex), "complex128"),
         (np.array([["a", "b"]]), "real numbers"),
         (np.array([[1, None]], dtype=object), "object"),

@@ -104,7 +104,7 @@ def test_notes(tmp_path: Path) -> None:
     assert "1 of 4 classes have only one row: 'only one'" in notes
     assert "2 hidden or other files" in notes
     assert "loose.jpg" in notes
-    assert "'empty' hold no image" in notes
+    assert "the folder 'empty' holds no image and is no class" in notes
     # the one image of its class is trained on, whatever the share
     single = from_folder(tmp_path, validation_share=0.9)
     assert "only one/0.jpg" in single.names[single.train].tolist()

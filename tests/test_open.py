@@ -156,5 +156,7 @@ def test_ambiguous_and_unknown(tmp_path: Path) -> None:
 
 def test_unknown_options_are_named(tmp_path: Path) -> None:
     picture(tmp_path / "cat" / "a.jpg")
-    with pytest.raises(InputError, match=r"no option 'sise' for folder; its options are size, .*cache_path"):
+    with pytest.raises(
+        InputError, match=r"'sise' is no option for folder, a folder per class.*; there are size, .*cache_path"
+    ):
         open_data(tmp_path, sise=8)

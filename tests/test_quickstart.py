@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from spml.cli import main
+from spml.errors import InputError
 from spml.quickstart import quickstart
 
 
@@ -35,3 +36,8 @@ def test_outcomes_are_found_again(folder):
     single, reference = outcomes[0].run, outcomes[-1].run
     assert single.labels.fingerprint() == reference.labels.fingerprint()  # what was given; the reference saw more
     assert single.record["data"]["labels"] != reference.record["data"]["labels"]
+
+
+def test_a_demo_of_another_scale_is_refused(folder):
+    with pytest.raises(InputError, match=r"an is a run on .* scenes, not .*: name another folder, or the scale"):
+        quickstart(folder, scale=0.05, progress=False)

@@ -173,6 +173,17 @@ def test_the_gradient_is_that_of_the_objective(at_least_one: bool, k: float | No
     )
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_fit_is_finite_where_no_label_is_believed() -> None:
+    world = World(40, seed=3)
+    fit = _Fit(logit(world.probabilities.astype(float)), world.known, np.zeros(40, bool), True, 1.1)
+    theta = np.zeros(len(CLASSES) + 2)
+    theta[1] = -500.0  # probabilities about 1e-217, whose squares are 0
+    value, gradient = fit.objective(theta)
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+
+
 # Calibration
 
 
@@ -488,7 +499,10 @@ def test_k_is_what_the_run_was_told_unless_told_otherwise(world: World) -> None:
 def test_a_vague_k_is_said_aloud(world: World) -> None:
     rng = np.random.default_rng(0)
     nothing_learned = expit(rng.normal(0, 0.3, world.probabilities.shape)).astype(np.float32)
-    assert any("tell k, or label some rows" in note for note in recover(world.run(probabilities=nothing_learned)).notes)
+    assert any(
+        "tell k (`spml recover --k`), or label some" in note
+        for note in recover(world.run(probabilities=nothing_learned)).notes
+    )
     assert recover(world.run()).notes == ()
 
 
@@ -498,6 +512,9 @@ def test_recover_refuses(run: FinishedRun, recovered: Recovered) -> None:
     for threshold in (0.0, 1.5, "f2", float("nan")):
         with pytest.raises(InputError, match="threshold is"):
             recover(run, threshold=threshold)  # type: ignore[arg-type]
+    for k in (0.0, -1.0, float("nan"), len(CLASSES) + 1.0):
+        with pytest.raises(InputError, match=f"k must be above 0 and at most {len(CLASSES)}"):
+            recover(run, k=k)
     with pytest.raises(InputError, match="the truth is of 1 rows"):
         evaluate_recovery(recovered, Labels.from_indices([0], CLASSES))
 

@@ -335,7 +335,7 @@ class _Fit:
         if not self.at_least_one:
             some[self.singles :], none[self.singles :] = 1.0, 0.0
         total = present.sum(axis=1, keepdims=True)
-        by_logit = present * ((1 - present) / some - total * none / some**2) / self.rows
+        by_logit = present / some * (1 - present - total / some * none) / self.rows  # both shares are finite
         return float((total / some).mean()), by_logit
 
 

@@ -65,7 +65,9 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of the run; an interrupted run in it goes on.")],
     method: Annotated[str, typer.Option(help="How to learn; `spml methods` lists them.")] = "auto",
     setting: Annotated[list[str] | None, typer.Option(help="A setting of the method, name=value; repeatable.")] = None,
-    model: Annotated[str, typer.Option(help="lite0, lite1, lite2, small, or any timm name.")] = "lite0",
+    model: Annotated[
+        str | None, typer.Option(help="lite0 (the default), lite1, lite2, small, or any timm name.")
+    ] = None,
     head: Annotated[
         str | None, typer.Option(help="linear, label-wise, attention or cam; by default the method's own.")
     ] = None,
@@ -78,7 +80,8 @@ def train(
         float | None, typer.Option(help="Highest learning rate; by default 1e-4, on features 1e-3.")
     ] = None,
     k: Annotated[
-        float | None, typer.Option(help="Expected number of labels of a row, where a method needs it.")
+        float | None,
+        typer.Option(help="Mean number of labels of a row, if you know it: some methods need it, `recover` gains."),
     ] = None,
     seed: int = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -129,8 +132,10 @@ def predict(
         list[Path], typer.Argument(help="Images or folders of them; one .npy of features; or one .parquet of either.")
     ],
     out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .jsonl.")],
-    threshold: Annotated[float, typer.Option(help="Labels at least this probable are listed.", min=0, max=1)] = 0.5,
-    top: Annotated[int, typer.Option(help="At least this many labels are listed.", min=0)] = 1,
+    threshold: Annotated[
+        float | None, typer.Option(help="Labels at least this probable are listed; by default 0.5.", min=0, max=1)
+    ] = None,
+    top: Annotated[int | None, typer.Option(help="At least this many labels are listed; by default 1.", min=0)] = None,
     recover: Annotated[
         bool, typer.Option("--recover", help="Instead, labels and confidences as `spml recover` finds them.")
     ] = False,
@@ -147,7 +152,14 @@ def predict(
 
     if not recover and (said := unfinished(run)):
         typer.echo(f"spml: {said}. These labels are those of its best epoch so far.", err=True)
-    options: dict[str, Any] = {"threshold": threshold, "top": top, "recover": recover, "label_column": label_column}
+    if recover and (threshold is not None or top is not None):
+        raise InputError("--recover lists the labels that are believed: leave --threshold and --top out")
+    options: dict[str, Any] = {
+        "threshold": 0.5 if threshold is None else threshold,
+        "top": 1 if top is None else top,
+        "recover": recover,
+        "label_column": label_column,
+    }
     if ray:
         from .bulk import predict_table
 
@@ -170,6 +182,10 @@ def recover(
     labelled: Annotated[
         Path | None, typer.Option(help="A CSV (name, label) of a few rows with all their labels, to calibrate by.")
     ] = None,
+    k: Annotated[
+        float | None,
+        typer.Option(help="Mean number of labels of a row, if you know it; by default what train was told."),
+    ] = None,
 ) -> None:
     """Hand back the labels that were missing from the training rows, with confidences."""
     from .recover import export
@@ -180,8 +196,10 @@ def recover(
     finished = open_run(run)
     refuse_among_data(out, run)
     given = None if labelled is None else read_labelled(labelled, finished)
-    recovered = recover_labels(finished, labelled=given)
+    recovered = recover_labels(finished, labelled=given, k=k)
     export(recovered, out, format=format)
+    for note in recovered.notes:
+        typer.echo(note)
     typer.echo(f"{recovered.summary()} {out}")
 
 
@@ -236,11 +254,10 @@ def info(run: RunFolder) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from .train.finished import open_run
+    from .train.finished import describe
 
-    finished = open_run(run)
     table = Table(show_header=False)
-    for name, value in finished.describe().items():
+    for name, value in describe(run).items():
         table.add_row(name, escape(str(value)))
     Console().print(table)
 

@@ -13,6 +13,7 @@ from . import metrics
 from .data import ImageStore, ViewSettings
 from .data.dataset import truth_closed
 from .data.scenes import QUICKSTART, scenes
+from .errors import InputError
 from .labels import Labels
 from .methods import method
 from .models import build_classifier
@@ -56,6 +57,13 @@ def quickstart(
     """
     options = {part: round(rows * scale) for part, rows in QUICKSTART.items()}
     left = [name for name in names if not (folder / name / PREDICTIONS).exists()]
+    for name in names:
+        there = options if name in left else open_run(folder / name).source["options"]
+        if there != options:
+            raise InputError(
+                f"{folder / name} is a run on {there['train']:,} scenes, not {options['train']:,}: name another "
+                "folder, or the scale it was made with"
+            )
     if left:
         folder.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(len(left), get_context("spawn"), torch.set_num_threads, (1,)) as pool:

@@ -57,6 +57,11 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
     if not table.num_rows:
         raise InputError(f"{path}: the table has no rows (its columns: {_listed(names)}).")
     for name, kind in zip(names, table.schema.types, strict=True):
+        if pa.types.is_struct(kind) or (pa.types.is_binary(kind) and path.suffix.lower() in (".parquet", ".pq")):
+            raise InputError(
+                f"{path}: column {name!r} holds {'files' if pa.types.is_binary(kind) else kind}: a table to learn from "
+                "names its images, so write them to files, and their paths into the table."
+            )
         if pa.types.is_binary(kind):
             raise InputError(f"{path}: column {name!r} is not UTF-8 text: save the table as UTF-8.")
     return table

@@ -56,7 +56,9 @@ class FeatureStore:
         source = self._tensor if self._tensor is not None else self._array
         if not real:
             raise InputError(f"{self._name}: features are real numbers, not {source.dtype}.")
-        if len(source.shape) != 2 or 0 in source.shape:
+        if len(source.shape) == 2 and 0 in source.shape:
+            raise InputError(f"{self._name}: there are no {'rows' if source.shape[0] == 0 else 'features'} in it.")
+        if len(source.shape) != 2:
             raise InputError(f"{self._name}: features are a matrix of rows and columns, not {tuple(source.shape)}.")
         self._shape: tuple[int, int] = (int(source.shape[0]), int(source.shape[1]))
         self._pages = _Pages(self._array) if self._name != "the features" else None

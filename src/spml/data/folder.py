@@ -115,9 +115,9 @@ def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], li
         else:
             loose.append(name)
     if not images:
-        where = "the folders train, val and test" if has_splits else "it"
+        where = "the folders train, val and test hold" if has_splits else "it holds"
         raise InputError(
-            f"{root}: {where} hold {len(names)} images but no folder per class: put the images of each class in a "
+            f"{root}: {where} {len(names)} images but no folder per class: put the images of each class in a "
             "folder with its name, or give a table (csv, parquet) of image paths and labels."
         )
     classes = {image.label for image in images}
@@ -133,7 +133,13 @@ def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], li
         if entry.is_dir() and not hidden(entry.name) and entry.name not in classes
     )
     if empty:
-        notes.append(f"the folders {', '.join(map(repr, empty))} hold no image and are no classes.")
+        named = ", ".join(map(repr, empty))
+        several = len(empty) > 1
+        notes.append(
+            f"the folders {named} hold no image and are no classes."
+            if several
+            else f"the folder {named} holds no image and is no class."
+        )
     return images, sorted(classes), notes
 
 
@@ -143,8 +149,11 @@ def _same_in_several_classes(root: Path, images: list[_Image]) -> list[list[int]
     Few files are read whole: those that agree with one of another class in their length and their last bytes.
     """
 
-    def length(image: _Image) -> tuple[str, int]:
-        return image.split, os.stat(os.path.join(root, image.name)).st_size
+    def length(image: _Image) -> tuple[str, int | str]:
+        try:
+            return image.split, os.stat(os.path.join(root, image.name)).st_size
+        except FileNotFoundError:  # a link to nothing, which is said or skipped when images are read
+            return image.split, image.name
 
     def ending(image: _Image) -> bytes:
         with open(os.path.join(root, image.name), "rb", buffering=0) as file:

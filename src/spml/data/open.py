@@ -125,7 +125,9 @@ def _table(path: Path) -> Path:
     tables = _tables(path)
     if len(tables) != 1:
         there = (
-            f"are several tables, open one: {', '.join(table.name for table in tables)}" if tables else "is no table"
+            f"are several tables, open one: {', '.join(table.name for table in tables)}"
+            if tables
+            else f"is no table ({', '.join(suffix for suffix, kind in _BY_SUFFIX.items() if kind == 'table')})"
         )
         raise InputError(f"{path}: there {there}.")
     return tables[0]
@@ -142,4 +144,4 @@ def _check_options(kind: str, function: Callable[..., Dataset], options: dict[st
         known += ImageOptions.__annotations__
     for option in options:
         if option not in known:
-            raise InputError(f"there is no option {option!r} for {kind}; its options are {', '.join(known)}.")
+            raise InputError(f"{option!r} is no option for {kind}, {KINDS[kind][2]}; there are {', '.join(known)}.")

@@ -86,6 +86,8 @@ def class_notes(labels: Labels) -> list[str]:
     positives = labels.counts().positives
     lonely = [name for name, count in zip(labels.classes, positives, strict=True) if count == 1]
     notes = look_alikes(labels.classes)
+    if len(labels.classes) == 1:
+        notes.append(f"there is one class, {labels.classes[0]!r}: nothing else can be recovered.")
     if lonely:
         named = ", ".join(map(repr, lonely[:5])) + (", …" if len(lonely) > 5 else "")
         notes.append(f"{len(lonely)} of {len(labels.classes)} classes have only one row: {named}.")

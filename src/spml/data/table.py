@@ -55,7 +55,8 @@ def from_table(
     if image is not None:
         names, groups = _same_images(file, image, cells.texts(table[image]))
         root = Path(image_root) if image_root is not None else file.parent
-        store = ImageStore(_image_files(file, root, names, groups), size, **options)
+        skipping = options.get("on_bad_image") == "skip"
+        store = ImageStore(_image_files(file, root, names, groups, skipping), size, **options)
         lists = [list(dict.fromkeys(label for row in group for label in lists[row])) for group in groups]
         splits = [_one_split(file, name, group, splits) for name, group in zip(names, groups, strict=True)]
         repeated = [name for name, group in zip(names, groups, strict=True) if len(group) > 1]
@@ -123,7 +124,8 @@ def from_features(
                 "give the labels as a table, or -1 for what is absent."
             )
     if len(known) != len(store):
-        raise InputError(f"{source}: it labels {len(known)} rows, {file} has {len(store)}.")
+        beside = "" if labels is not None else "; it was found beside the features, name another file as the labels"
+        raise InputError(f"{source}: it labels {len(known)} rows, {file} has {len(store)}{beside}.")
     splits = ["train"] * len(known)
     return from_known(file.stem, store, known, splits, notes, validation_share=validation_share, seed=seed)
 
@@ -139,6 +141,8 @@ def _naming(path: Path, make: Callable[[], Labels]) -> Labels:
 def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file.")
+    if path.suffix.lower() != ".npy":
+        raise InputError(f"{path}: labels are a .npy file, or a table ({', '.join(columns.TABLES)}).")
     try:
         values = np.load(path, allow_pickle=False)
         largest = int(values.max(initial=0)) if values.dtype.kind in "iu" else -1
@@ -146,7 +150,8 @@ def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
             raise InputError(f"{path}: the label {largest} is no class number; those are counted from 0.")
         names = [str(index) for index in range(largest + 1)] or None
     except (ValueError, OSError, EOFError, AttributeError) as error:
-        raise InputError(f"{path}: this is not a .npy file of labels ({error}).") from error
+        reason = "it holds Python objects; save class numbers, or names as texts" if "pickle" in str(error) else error
+        raise InputError(f"{path}: this is not a .npy file of labels ({reason}).") from error
     if values.ndim not in (1, 2):
         raise InputError(f"{path}: labels are a class number a row, or a matrix, not {values.shape}.")
     if values.ndim == 2 or classes is not None:
@@ -172,14 +177,16 @@ def _same_images(path: Path, column: str, cells: list[str]) -> tuple[list[str], 
     return list(groups), list(groups.values())
 
 
-def _image_files(path: Path, root: Path, names: list[str], groups: list[list[int]]) -> list[Path]:
+def _image_files(path: Path, root: Path, names: list[str], groups: list[list[int]], skipping: bool) -> list[Path]:
+    """The images' files. If what cannot be read is skipped, so is what is not there, unless that is all of them."""
     files = [root / name for name in names]
     missing = [place for place, file in enumerate(files) if not file.is_file()]
-    if missing:
+    if len(missing) > (len(files) - 1 if skipping else 0):
         first = missing[0]
         raise InputError(
             f"{path}: {columns.place(groups[first][0])} names the image {files[first]}, which is not there "
-            f"({len(missing)} of {len(files)} are missing); image_root is the folder the paths start from."
+            f"({len(missing)} of {len(files)} are missing): paths start from the table's folder, or from the image "
+            "root that is given."
         )
     return files
 

@@ -125,11 +125,8 @@ class Loss(nn.Module):
             raise InputError(f"loss {name!r} needs a value for {', '.join(missing)}")
 
     def forward(self, logits: Tensor, labels: Tensor, *inputs: Any, **named_inputs: Any) -> Tensor:
-        if (
-            self._is_table
-            and labels.shape != logits.shape
-            and (labels.dim() < 2 or labels.shape != logits.shape[-labels.dim() :])
-        ):
+        of_heads = labels.dim() > 1 and labels.shape == logits.shape[-labels.dim() :]
+        if self._is_table and labels.shape != logits.shape and not of_heads:
             raise InputError(
                 f"labels must be a table of {tuple(logits.shape)} like the logits, +1, -1 or 0 for every class, not of "
                 f"{tuple(labels.shape)}: `Labels.from_indices` makes one of a class a row"

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-from pyarrow import csv
 
+from ..data.columns import read_table
 from ..errors import InputError
 from ..labels import Labels
 from ..train.finished import FinishedRun
@@ -17,19 +16,13 @@ def read_labelled(path: Path, run: FinishedRun) -> tuple[Labels, npt.NDArray[np.
 
     One line a label; a row without any label is one line with an empty label. What is not listed is absent.
     """
-    try:
-        table = csv.read_csv(
-            path, convert_options=csv.ConvertOptions(column_types={"name": pa.string(), "label": pa.string()})
-        )
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
-    except pa.ArrowInvalid as error:
-        raise InputError(f"{path}: this is no CSV table ({error})") from None
+    table = read_table(path, texts=("name", "label"))
     for column in ("name", "label"):
         if column not in table.column_names:
             raise InputError(f"{path}: the column {column!r} is missing; there are {', '.join(table.column_names)}")
     row_of = {name: row for row, name in enumerate(run.names)}
     lists: dict[str, list[str]] = {}
+    lines: dict[str, int] = {}
     pairs = zip(table["name"].to_pylist(), table["label"].to_pylist(), strict=True)
     for line, (name, label) in enumerate(pairs, start=2):
         if name not in row_of:
@@ -37,7 +30,13 @@ def read_labelled(path: Path, run: FinishedRun) -> tuple[Labels, npt.NDArray[np.
         if label and label not in run.classes:
             raise InputError(f"{path}, line {line}: {label!r} is none of the run's {len(run.classes)} labels")
         lists.setdefault(name, []).extend([label] if label else [])
-    if not lists:
-        raise InputError(f"{path}: the table is empty")
+        lines.setdefault(name, line)
+    for name, listed in lists.items():
+        known = np.flatnonzero(run.labels.dense([row_of[name]])[0] > 0)
+        if missing := [run.classes[c] for c in known if run.classes[c] not in listed]:
+            raise InputError(
+                f"{path}, line {lines[name]}: {name!r} is listed without {missing[0]!r}, which it is known to have: "
+                "list all labels of a row"
+            )
     labels = Labels.from_lists(lists.values(), run.classes, rest="negative")
     return labels, np.array([row_of[name] for name in lists])

@@ -165,6 +165,8 @@ def recover(
         raise InputError(f"rows is {rows!r}: it must be 'train' or 'all'.")
     if threshold != "f1" and not (isinstance(threshold, (int, float)) and 0 < threshold <= 1):
         raise InputError(f"threshold is {threshold!r}: it must be 'f1' or a number above 0 and at most 1.")
+    if k is not None and not 0 < k <= len(run.classes):
+        raise InputError(f"k must be above 0 and at most {len(run.classes)}, the number of labels there are, not {k}.")
     known = run.labels.dense()
     extra = np.zeros(0, np.int64) if labelled is None else _add_labelled(run, known, *labelled)
     seen = ~_rows_with(np.isnan, run.probabilities)
@@ -288,5 +290,5 @@ def _doubts(calibration: Calibration) -> list[str]:
         return []
     return [
         f"From these labels a row has between {k.low:.1f} and {k.high:.1f} labels (best guess {k.k:.1f}), and the "
-        "confidences are as unsure: tell k, or label some rows fully."
+        "confidences are as unsure: tell k (`spml recover --k`), or label some rows fully (`--labelled`)."
     ]

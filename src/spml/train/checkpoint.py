@@ -45,7 +45,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or str(error).rpartition("Detail: ")[2].rpartition("] ")[2]
         if not path.parent.is_dir():
             reason = f"there is no folder {path.parent}"
         raise InputError(f"{path} cannot be written: {reason[:1].lower()}{reason[1:]}.") from error

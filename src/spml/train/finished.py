@@ -169,6 +169,24 @@ def open_run(folder: str | Path) -> FinishedRun:
     )
 
 
+def describe(folder: Path) -> dict[str, Any]:
+    """What the run in a folder is, in words and numbers, and the files in it; also of one that is not finished."""
+    if (folder / "run.json").exists() and not (folder / PREDICTIONS).exists():
+        record = read_json(folder / "run.json", "method", "train", "model", "classes")
+        log = read_log(folder / "log.jsonl") if (folder / "log.jsonl").exists() else []
+        done = sum(line["kind"] == "epoch" for line in log)
+        told: dict[str, Any] = {
+            "state": "not finished: repeat its `spml train` command, it goes on where it was",
+            "classes": len(record["classes"]),
+            "method": record["method"]["name"],
+            "network": record["model"].get("backbone", "linear on features"),
+            "epochs": f"{done} of {record['train']['epochs']}",
+        }
+    else:
+        told = open_run(folder).describe()
+    return told | {"files": ", ".join(sorted(file.name for file in folder.iterdir() if file.is_file()))}
+
+
 def unfinished(folder: Path) -> str | None:
     """A sentence on a run that was broken off after its first epoch and before its last; None for any other."""
     log = folder / "log.jsonl"

@@ -27,6 +27,7 @@ from .loop import Run, choose_device
 from .settings import TrainSettings
 
 DEFAULT_SIZE = {"lite0": 224, "lite1": 240, "lite2": 260, "small": 64}
+DEFAULT_MODEL = "lite0"
 MEASURED_ROWS = 4096  # of a feature matrix, to learn its scale from
 
 
@@ -38,7 +39,8 @@ class TrainJob:
     options: dict[str, Any] = field(default_factory=dict)
     method: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
-    model: str = "lite0"
+    model: str | None = None
+    """None: lite0."""
     head: str | None = None
     size: int | None = None
     epochs: int = 10
@@ -54,33 +56,29 @@ class TrainJob:
 def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, progress: bool = True) -> dict[str, Any]:
     """Open the data, train, write what the later commands need; returns the best epoch."""
     device = choose_device(job.device)
+    if blocking := next((place for place in (out, *out.parents) if place.is_file()), None):
+        raise InputError(f"--out {out}: {blocking} is a file; name a folder for the run")
     if Path(job.data).exists() and out.resolve() == Path(job.data).resolve():
         raise InputError(f"--out {out} is the data itself: name another folder, or the run would lie among them")
     made = method(job.method, **job.settings)
+    _train_settings(job, 1, device, images=True)  # what is wrong with them is said before anything is read
     options = _with_size(job)
     dataset = open_data(job.data, **options)
     for note in dataset.notes:
         say(note)
+    images = isinstance(dataset.store, ImageStore)
+    network = _network(job, made, dataset) if images else None  # what is wrong with it, too
     dataset.store.prepare(progress=progress)
-    dataset = _without_bad_rows(dataset, say)
+    opened, dataset = dataset, _without_bad_rows(dataset, say)
     say(
         f"{dataset.name}: {len(dataset.train)} rows to learn from, {len(dataset.validation)} held out, "
         f"{len(dataset.classes)} classes"
     )
-    images = isinstance(dataset.store, ImageStore)
     if images and device.type == "cuda":
         dataset.store.to_device(device)
-    settings = TrainSettings(
-        epochs=job.epochs,
-        batch_size=job.batch_size,
-        learning_rate=(1e-4 if images else 1e-3) if job.learning_rate is None else job.learning_rate,
-        schedule="cosine",
-        averaging=_averaging(len(dataset.train), job),
-        precision="bf16" if device.type == "cuda" else "32",
-        seed=job.seed,
-        views=ViewSettings(crop_scale=(0.7, 1.0)),
-    )
-    network = _network(job, made, dataset)
+    settings = _train_settings(job, len(dataset.train), device, images=images)
+    if network is None or dataset is not opened:
+        network = _network(job, made, dataset)
     held_out = None
     if len(dataset.validation):
         held_out = Examples(dataset.store, dataset.validation, dataset.labels.subset(dataset.validation))
@@ -107,6 +105,19 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
     return best
 
 
+def _train_settings(job: TrainJob, rows: int, device: torch.device, *, images: bool) -> TrainSettings:
+    return TrainSettings(
+        epochs=job.epochs,
+        batch_size=job.batch_size,
+        learning_rate=(1e-4 if images else 1e-3) if job.learning_rate is None else job.learning_rate,
+        schedule="cosine",
+        averaging=_averaging(rows, job),
+        precision="bf16" if device.type == "cuda" else "32",
+        seed=job.seed,
+        views=ViewSettings(crop_scale=(0.7, 1.0)),
+    )
+
+
 def _make_way(run: Run) -> None:
     """A run begun with other settings that has made no step is forgotten: nothing is lost, and it blocks nobody."""
     begun, last, best = (run.folder / name for name in ("run.json", "last.safetensors", "best.safetensors"))
@@ -124,7 +135,7 @@ def _with_size(job: TrainJob) -> dict[str, Any]:
     """The options of the data, with the model's image size where it concerns images."""
     if job.data == "scenes" or job.options.get("kind") == "features" or job.data.lower().endswith(".npy"):
         return dict(job.options)
-    return {"size": job.size or DEFAULT_SIZE.get(job.model, 224), **job.options}
+    return {"size": job.size or DEFAULT_SIZE.get(job.model or DEFAULT_MODEL, 224), **job.options}
 
 
 def _fingerprint(dataset: Dataset) -> str:
@@ -154,7 +165,9 @@ def _without_bad_rows(dataset: Dataset, say: Callable[[str], None]) -> Dataset:
     good = dataset.store.good_rows
     if len(good) == len(dataset):
         return dataset
-    say(f"{len(dataset) - len(good)} images cannot be read and are left out")
+    bad = np.setdiff1d(np.arange(len(dataset)), good)
+    named = ", ".join(dataset.names[bad[:3]].tolist()) + (", …" if len(bad) > 3 else "")
+    say(f"{len(bad)} of {len(dataset)} images cannot be read and are left out: {named}")
     parts = {name: np.intersect1d(getattr(dataset, name), good) for name in ("train", "validation", "test")}
     return Dataset(
         dataset.name, dataset.store, dataset.names, dataset.labels, dataset.truth, **parts, notes=dataset.notes
@@ -166,8 +179,12 @@ def _network(job: TrainJob, made: Method, dataset: Dataset) -> nn.Module:
     classes = len(dataset.classes)
     if isinstance(dataset.store, ImageStore):
         settings: dict[str, Any] = {"boost": 5.0} if job.method == "boostlu" else {}
-        head = job.head or head_for(made, job.model, classes, len(dataset.train), job.epochs, job.batch_size)
-        return build_classifier(job.model, classes, head, image_size=dataset.store.size, **settings)
+        model = job.model or DEFAULT_MODEL
+        head = job.head or head_for(made, model, classes, len(dataset.train), job.epochs, job.batch_size)
+        return build_classifier(model, classes, head, image_size=dataset.store.size, **settings)
+    for option, value in (("model", job.model), ("size", job.size), ("head", job.head)):
+        if value not in (None, "linear"):
+            raise InputError(f"--{option} {value} is for images: on features the classifier is linear")
     if made.needs.head != "linear":
         raise InputError(f"method {made.name!r} needs images: features have no {made.needs.head} head")
     shares = [member.share for member in made.members(classes)] or [1.0]

@@ -614,11 +614,21 @@ def refuse_other_settings(path: Path, record: dict[str, Any]) -> None:
 
     old = flat(read_json(path))
     new = flat(json.loads(json.dumps(record)))
-    missing = object()
-    differing = [n for n in sorted(old.keys() | new.keys()) if old.get(n, missing) != new.get(n, missing)]
+    differing = [n for n in sorted(old.keys() | new.keys()) if old.get(n) != new.get(n)]
+    differing.sort(key=lambda name: (name != "method.name", name not in _DATA))  # what says most comes first
     if differing:
-        shown = "; ".join(f"{n} was {old.get(n)!r}, now {new.get(n)!r}" for n in differing[:5])
-        raise InputError(f"{path.parent} was begun with other settings: {shown}. Use them again, or another folder")
+        shown = "; ".join(_DATA.get(n) or f"{n} was {old.get(n)!r}, now {new.get(n)!r}" for n in differing[:5])
+        more = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""
+        raise InputError(
+            f"{path.parent} was begun with other settings: {shown}{more}. Use them again, or another folder"
+        )
+
+
+_DATA = {  # what fingerprints of another value mean
+    "data.source": "its rows or their files are others now",
+    "data.labels": "the labels to learn from are others now",
+    "data.validation": "the held-out labels are others now",
+}
 
 
 def refuse_other_labels(path: Path, fingerprint: str, labels: Labels) -> None:
