@@ -344,22 +344,24 @@ def test_a_search_by_optuna_is_counted(spml, pack, protocol):
     assert spml(protocol, *options, "--trials", "5")[1].endswith("\n10 runs, 0 of them done before.\n")
 
 
-def test_a_head_that_diverges_is_named(spml, pack, protocol, tmp_path):
-    options = (
-        "--data",
-        f"voc12={pack}",
-        "--methods",
-        "an",
-        "--seeds",
-        "0",
-        "--search",
-        "none",
-        "--out",
-        tmp_path / "o",
-    )
-    code, text = spml(protocol, *options, "--set", "train.learning_rate=1e38")
+def test_a_head_that_diverges_is_the_last_to_be_chosen(spml, pack, protocol, tmp_path):
+    def bench(rates, *more):
+        options = ("--data", f"voc12={pack}", "--seeds", "0", "--search", "grid", "--out", tmp_path / "out")
+        return spml(protocol, *options, "--set", f"grid.train.learning_rate={rates}", *more)
+
+    code, text = bench("[1e38]", "--methods", "an")
     assert code == 2
-    assert "spml: an: its head has no finite weights after epoch 1 at a learning rate of 1e+38: try a lower one" in text
+    assert "spml: an: a head was not finite after its first epoch at any setting that was tried" in text
+    code, text = bench("[1e38]", "--methods", "an,em", "--set", "methods.em.grid.train.learning_rate=[0.01]")
+    assert code == 0, text
+    assert "an: a head was not finite" in text
+    assert [row["method"] for row in rows(tmp_path / "out" / "table.csv")] == ["em"]
+    code, text = bench("[1e38,0.01]", "--methods", "an")
+    assert code == 0, text
+    assert "not finite" not in text
+    found = rows(tmp_path / "out" / "runs.csv")
+    assert {row["learning_rate"]: row["diverged"] for row in found} == {"1e+38": "True", "0.01": ""}
+    assert [row["learning_rate"] for row in found if row["chosen"] == "True"] == ["0.01"]
 
 
 def test_wrong_types_in_a_file_are_one_sentence(spml, pack, tmp_path):

@@ -224,6 +224,13 @@ def _run(plan: Plan, runner: Runner, out: Path, trials: int | None, storage: str
     measured = MEASURES[measures[0]]
     by_measure = {m: compare.lines_of(outcomes, paper_values(paper, m), setting, m) for m in measures}
     lines = by_measure[measures[0]]
+    lost = dict.fromkeys(outcome.trial.entry for outcome in outcomes if outcome.chosen and outcome.row.get("diverged"))
+    diverged = (
+        f"{', '.join(lost)}: a head was not finite after its first epoch at any setting that was tried: try lower "
+    )
+    diverged += "learning rates, or look at the loss for large logits."
+    if not lines:
+        raise InputError(diverged if lost else f"nothing was measured of {measured}")
     rows = compare.run_rows(outcomes, made_by(str(choose_device(runner.device))), plan.protocol.name)
     charts = plan.study.charts([row for row in rows if row["chosen"]]) if plan.study else []
     several = f"mean ± standard deviation over seeds {', '.join(map(str, plan.seeds))}"
@@ -231,6 +238,7 @@ def _run(plan: Plan, runner: Runner, out: Path, trials: int | None, storage: str
         f"{measured} in percent, {several if len(plan.seeds) > 1 else f'seed {plan.seeds[0]} alone'}.",
         f"The paper's numbers: {paper.file}, Table {paper.table}." if paper and any(x.paper for x in lines) else "",
         "* a reference: it learned from more than one positive a row." if any(x.reference for x in lines) else "",
+        diverged if lost else "",
         *runner.notes,
         *plan.notes,
         compare.explain_p(lines),

@@ -296,13 +296,11 @@ class Runner:
         )
         each = {"seconds": round((time.perf_counter() - started) / len(trials), 2), "code": code_version()}
         for trial, result in zip(trials, results, strict=True):
-            if not torch.isfinite(result.weight).all():
-                raise InputError(
-                    f"{trial.entry}: its head has no finite weights after epoch {result.best_epoch} at a learning rate "
-                    f"of {trial.train.learning_rate:g}: try a lower one, or look at its loss for large logits"
-                )
-            row = head_row(trial, result, data, pack, rows) | each
             path = self.path(trial)
+            if not torch.isfinite(result.weight).all():
+                write_text(path, json.dumps(diverged_row(trial, result) | each))
+                continue
+            row = head_row(trial, result, data, pack, rows) | each
             tensors = {"weight": result.weight, "bias": result.bias}
             write_tensors(path.with_suffix(".safetensors"), tensors, {"trial": path.stem})
             write_text(path, json.dumps(row))
@@ -363,6 +361,12 @@ def _run_chunk_in_worker(sources: tuple[Source, ...], out: Path, device: str, tr
     if key not in _runners:
         _runners[key] = Runner(sources, out, device=device)
     return _runners[key].run_chunk(trials, progress=False)
+
+
+def diverged_row(trial: Trial, result: HeadResult) -> dict[str, Any]:
+    """Of a head that was not finite after any epoch: it is the last to be chosen, and nothing is measured."""
+    told = {"method": trial.method, "settings": json.dumps(trial.settings), "seed": trial.train.seed}
+    return told | {"best_epoch": result.best_epoch, "validation_map": 0.0, "diverged": True}
 
 
 def head_row(
