@@ -226,9 +226,9 @@ def _run(plan: Plan, runner: Runner, out: Path, trials: int | None, storage: str
     lines = by_measure[measures[0]]
     lost = dict.fromkeys(outcome.trial.entry for outcome in outcomes if outcome.chosen and outcome.row.get("diverged"))
     diverged = (
-        f"{', '.join(lost)}: a head was not finite after its first epoch at any setting that was tried: try lower "
+        f"{', '.join(lost)}: not finite after the first epoch at the best of all settings that were tried: try lower "
+        "learning rates, or look at the loss for large logits."
     )
-    diverged += "learning rates, or look at the loss for large logits."
     if not lines:
         raise InputError(diverged if lost else f"nothing was measured of {measured}")
     rows = compare.run_rows(outcomes, made_by(str(choose_device(runner.device))), plan.protocol.name)

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .. import metrics
 from ..data import ImageStore, Pack
+from ..errors import DivergedError
 from ..labels import Labels
 from ..methods import Method, method
 from ..models import Classifier, build_classifier, classifier_from_description
@@ -169,7 +170,14 @@ def run_job(
         progress=False,
         interrupted=interrupted,
     )
-    best = run.fit()
+    try:
+        best = run.fit()
+    except DivergedError:
+        if (folder / "best.safetensors").exists():
+            raise  # not from its start: what it had learned is not thrown away
+        row = diverged_row(job.method, job.settings, job.train.seed) | {"head": head, "code": code_version()}
+        write_text(result, json.dumps(row))
+        return row
     seconds = time.perf_counter() - started
     best_network = classifier_from_description(classifier.description)
     best_network.load_state_dict(read_tensors(folder / "best.safetensors")[0])
@@ -207,6 +215,12 @@ def run_job(
     }
     write_text(result, json.dumps(row))
     return row
+
+
+def diverged_row(name: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Of a run that was not finite after any epoch: it is the last to be chosen, and nothing is measured."""
+    told = {"method": name, "settings": json.dumps(settings), "seed": seed}
+    return told | {"validation_map": 0.0, "seconds": None, "diverged": True}
 
 
 def test_scores(scores: Tensor, pack: Pack, rows: np.ndarray, threshold: float) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from ..train.loop import choose_device
 from ..train.pooled import pooled_features
 from ..train.settings import TrainSettings
 from .draws import Draw
-from .jobs import Job, LinearInit, code_version, pack_fingerprint, recovery_scores, run_jobs, test_scores
+from .jobs import Job, LinearInit, code_version, diverged_row, pack_fingerprint, recovery_scores, run_jobs, test_scores
 from .linear import LinearData
 from .packs import SCENES, features_digest, open_pack
 from .predictions import class_precision, labels_of_all
@@ -298,7 +298,8 @@ class Runner:
         for trial, result in zip(trials, results, strict=True):
             path = self.path(trial)
             if not torch.isfinite(result.weight).all():
-                write_text(path, json.dumps(diverged_row(trial, result) | each))
+                row = diverged_row(trial.method, trial.settings, trial.train.seed)
+                write_text(path, json.dumps(row | each))
                 continue
             row = head_row(trial, result, data, pack, rows) | each
             tensors = {"weight": result.weight, "bias": result.bias}
@@ -361,12 +362,6 @@ def _run_chunk_in_worker(sources: tuple[Source, ...], out: Path, device: str, tr
     if key not in _runners:
         _runners[key] = Runner(sources, out, device=device)
     return _runners[key].run_chunk(trials, progress=False)
-
-
-def diverged_row(trial: Trial, result: HeadResult) -> dict[str, Any]:
-    """Of a head that was not finite after any epoch: it is the last to be chosen, and nothing is measured."""
-    told = {"method": trial.method, "settings": json.dumps(trial.settings), "seed": trial.train.seed}
-    return told | {"best_epoch": result.best_epoch, "validation_map": 0.0, "diverged": True}
 
 
 def head_row(

@@ -26,7 +26,7 @@ from .. import __version__
 from ..data import views
 from ..data.features import FeatureStore
 from ..data.images import ImageStore
-from ..errors import InputError
+from ..errors import DivergedError, InputError
 from ..labels import Labels
 from ..methods import Batch, Clock, Geometry, Method, Problem
 from ..models import Classifier, Head
@@ -468,7 +468,7 @@ class Run:
             if epoch == 1 and self.processes.first:  # nothing is lost, and a lower rate may begin in this folder
                 self._files.wait()
                 (self.folder / "last.safetensors").unlink(missing_ok=True)
-            raise InputError(
+            raise DivergedError(
                 f"the loss became {mean_loss} in epoch {epoch}: try a learning rate below {self.settings.learning_rate}"
             )
         self.loss_sum.zero_()
