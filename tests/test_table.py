@@ -139,7 +139,7 @@ def test_features_in_columns_or_in_lists(tmp_path: Path) -> None:
         ("path,label\n", {}, "has no rows"),
         ("path,path\nphotos/a.jpg,x\n", {}, "two columns are named 'path'"),
         ("photos/a.jpg,cat\nphotos/b.jpg,dog\n", {}, "must name the columns"),
-        ("path,label\nphotos/a.jpg,x,y\n", {}, "Expected 2 columns, got 3"),
+        ("path,label\nphotos/a.jpg,x,y\n", {}, r"the row 'photos/a\.jpg,x,y' has 3 cells, the header 2"),
         ("path,label\nphotos/a.jpg,x\n", {"label_column": "lable"}, r"no column 'lable' \(did you mean 'label'\?\)"),
         ("path,a,b\nphotos/a.jpg,x,y\n", {}, "name it with label_column"),
         ("path,label\nphotos/a.jpg,x\nphotos/z.jpg,y\nphotos/y.jpg,y\n", {}, r"row 2 .*z\.jpg.*2 of 3 are missing"),

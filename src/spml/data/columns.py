@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,9 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             table = pa.csv.read_csv(path, parse_options=parse, convert_options=convert)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
+        if odd := re.search(r"Expected (\d+) columns, got (\d+): (.*)", reason):  # it does not always count the rows
+            expected, there, line = odd.groups()
+            raise InputError(f"{path}: the row {line!r} has {there} cells, the header {expected}.") from error
         raise InputError(f"{path}: the table cannot be read ({reason}); it must be UTF-8 CSV or parquet.") from error
     names = table.column_names
     twice = [name for name, count in Counter(names).items() if count > 1]
