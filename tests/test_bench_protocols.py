@@ -335,7 +335,7 @@ def test_what_is_wrong_in_a_study_is_said(tmp_path: Path):
         ("draw.rows = ['half']", "own: vary: rows must be a number"),
         ("train.epochs = [0]", "own: vary: epochs must be at least 1"),
         ("settings.alpha = [1]", "own: an: method 'an' has no setting 'alpha'"),
-        ("k = [1.0, 2.0]", "own: vary.k would make equal rows: an do not use k"),
+        ("k = [1.0, 2.0]", "own: vary.k would make equal rows: k is not used by an"),
         ("draw.strength = [0.0, 2.0]", "own: vary: draw.strength is the power"),
     ):
         with pytest.raises(InputError, match=message):

@@ -337,6 +337,10 @@ def test_a_protocol_that_names_no_method_says_so(spml, pack, tmp_path):
     code, text = spml(path, "--data", f"voc12={pack}", "--methods", "role", "--dry-run")
     assert code == 2
     assert "role needs k, the mean number of labels of a row: give k to data.voc12" in text
+    study = tmp_path / "study.toml"
+    study.write_text(f'title = "t"\nrun = ["role"]\n[features]\nprotocol = "{path.name}"\n[vary]\nk = [1.0, 2.0]\n')
+    code, text = spml(study, "--features", "--data", f"voc12={pack}", "--dry-run")
+    assert code == 0, text  # the study tells k
 
 
 def test_a_search_by_optuna_is_counted(spml, pack, protocol):

@@ -283,14 +283,15 @@ def check_odd_batches(make: Make) -> None:
         value.backward()
         assert logits.grad is not None
         finite = value.isfinite() and logits.grad.isfinite().all()
-        what = "without a positive" if 3 in rows else "alone"
-        assert finite, f"{made.name} or its gradient is not finite for rows {rows.tolist()}, one of them {what}"
+        what = "one of them without a positive" if 3 in rows else "a batch of one"
+        assert finite, f"{made.name} or its gradient is not finite for rows {rows.tolist()}, {what}"
 
 
 class _Work(TorchDispatchMode):
     """Counts the elements that operations read and write; those that take some rows of a tensor read no others."""
 
-    SOME_ROWS = ("index", "gather", "scatter", "embedding")
+    SOME_ROWS = ("index", "gather", "scatter", "embedding")  # as the names of such operations begin
+    NOTHING_READ = ("empty", "new_", "zeros", "ones", "full")
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +304,7 @@ class _Work(TorchDispatchMode):
         name = func._schema.name.partition("::")[2]
         if not func._schema.is_mutable:
             self.touched += _elements(result)
-        if not name.startswith(self.SOME_ROWS) and not name.startswith(("empty", "new_", "zeros", "ones", "full")):
+        if not name.startswith((*self.SOME_ROWS, *self.NOTHING_READ)):
             self.touched += sum(_elements(value) for value in args)
         return result
 

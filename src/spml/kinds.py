@@ -35,7 +35,7 @@ def hints_of(annotated: Any) -> dict[str, Any]:
 
 def check_types(settings: Any) -> None:
     """Values of a dataclass must be of the types its fields name."""
-    for name, kind in get_type_hints(type(settings)).items():
+    for name, kind in hints_of(type(settings)).items():
         check_kind(name, getattr(settings, name), kind)
 
 

@@ -53,8 +53,10 @@ def bench(
         _print_list()
         return
     _check_name(name)
+    from ..train.loop import choose_device
     from .trials import Runner, Source
 
+    choose_device(device)  # what is wrong with it is said now
     sources = [Source.parse(text) for text in data or _built_in(name)]
     if not sources:
         raise InputError("give the data: --data voc12=PATH")
@@ -63,9 +65,6 @@ def bench(
         raise InputError(f"--data {twice[0]}=… is given {names.count(twice[0])} times: give each data set once")
     if out is None and not dry_run:
         raise InputError("give the folder for the results: --out DIR")
-    from ..train.loop import choose_device
-
-    choose_device(device)
     plan = _plan(name, sources, methods, seeds, features, search, set_ or [])
     runner = Runner(sources, (out or Path()) / "runs", device=device, workers=workers, say=typer.echo)
     for option, given in (("--trials", trials), ("--storage", storage)):
@@ -140,6 +139,7 @@ def _plan(
     space = "grid" if chosen == "optuna" else chosen
     cells = study.cells(data, entries, space) if study else list(protocol.cells(data, entries, space))
     _check_varied(cells, sources)
+    _check_k(cells)
     cells, notes = _runnable(cells, sources, asked or ())
     notes += [f"{source.name}: {note}" for source in sources for note in getattr(source.pack, "notes", ())]
     return Plan(protocol, study, cells, _seeds(seeds) or protocol.seeds, chosen, notes)
@@ -162,6 +162,18 @@ def _check_varied(cells: Sequence[Cell], sources: Sequence[Source]) -> None:
             raise InputError(
                 f"{cell.base.data}: {cell.varied} cannot be varied on the features of {file}, which are given; it can "
                 "on images, or on data without a features*.npy, whose features are computed"
+            )
+
+
+def _check_k(cells: Sequence[Cell]) -> None:
+    from ..methods import METHODS
+
+    for cell in cells:
+        told = cell.base.k, cell.base.settings.get("k")
+        if METHODS[cell.base.method].needs.k and told == (None, None) and "settings.k" not in cell.space:
+            raise InputError(
+                f"{cell.base.entry} needs k, the mean number of labels of a row: give k to data.{cell.base.data}, or "
+                "to its settings"
             )
 
 
@@ -224,13 +236,9 @@ def _run(plan: Plan, runner: Runner, out: Path, trials: int | None, storage: str
     measured = MEASURES[measures[0]]
     by_measure = {m: compare.lines_of(outcomes, paper_values(paper, m), setting, m) for m in measures}
     lines = by_measure[measures[0]]
-    lost = dict.fromkeys(outcome.trial.entry for outcome in outcomes if outcome.chosen and outcome.row.get("diverged"))
-    diverged = (
-        f"{', '.join(lost)}: not finite after the first epoch at the best of all settings that were tried: try lower "
-        "learning rates, or look at the loss for large logits."
-    )
+    diverged = compare.explain_diverged(outcomes)
     if not lines:
-        raise InputError(diverged if lost else f"nothing was measured of {measured}")
+        raise InputError(diverged or f"nothing was measured of {measured}")
     rows = compare.run_rows(outcomes, made_by(str(choose_device(runner.device))), plan.protocol.name)
     charts = plan.study.charts([row for row in rows if row["chosen"]]) if plan.study else []
     several = f"mean ± standard deviation over seeds {', '.join(map(str, plan.seeds))}"
@@ -238,7 +246,7 @@ def _run(plan: Plan, runner: Runner, out: Path, trials: int | None, storage: str
         f"{measured} in percent, {several if len(plan.seeds) > 1 else f'seed {plan.seeds[0]} alone'}.",
         f"The paper's numbers: {paper.file}, Table {paper.table}." if paper and any(x.paper for x in lines) else "",
         "* a reference: it learned from more than one positive a row." if any(x.reference for x in lines) else "",
-        diverged if lost else "",
+        diverged,
         *runner.notes,
         *plan.notes,
         compare.explain_p(lines),

@@ -233,6 +233,17 @@ def markdown(title: str, header: Sequence[str], cells: Sequence[Sequence[str]], 
     return "\n".join([f"# {title}", "", *rows, "", *(f"- {note}" for note in notes if note)]) + "\n"
 
 
+def explain_diverged(outcomes: Sequence[Outcome]) -> str:
+    """A sentence on the entries of which even what was chosen is not finite."""
+    lost = dict.fromkeys(outcome.trial.entry for outcome in outcomes if outcome.chosen and outcome.row.get("diverged"))
+    if not lost:
+        return ""
+    return (
+        f"{', '.join(lost)}: not finite after the first epoch at the best of all settings that were tried: try lower "
+        "learning rates, or look at the loss for large logits."
+    )
+
+
 def run_rows(outcomes: Sequence[Outcome], made: Mapping[str, str], title: str) -> list[dict[str, Any]]:
     """Every run, whether chosen or not, with what made it."""
     rows = []

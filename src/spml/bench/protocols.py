@@ -155,12 +155,6 @@ class Protocol:
             head_settings=given.get("head_settings", {}),
             linear_init=_linear_init(given.get("linear_init"), f"{self.name}: {entry}"),
         )
-        needs = METHODS[name].needs
-        if needs.k and base.k is None and settings.get("k") is None and "settings.k" not in grid:
-            raise InputError(
-                f"{self.name}: {entry} needs k, the mean number of labels of a row: give k to data.{data}, or to its "
-                "settings"
-            )
         if self.features and METHODS[name].objective is Method.objective:
             raise InputError(f"{self.name}: {entry} defines no objective, only a loss of images: it needs images")
         if self.features and METHODS[name].needs.head != "linear":

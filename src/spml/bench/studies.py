@@ -81,7 +81,7 @@ class Study:
         cells = []
         methods = [METHODS[self.protocol.methods.get(entry, {}).get("method", entry)] for entry in entries]
         if "k" in self.vary and not any(made.needs.k or "k" in made.setting_kinds() for made in methods):
-            raise InputError(f"{self.name}: vary.k would make equal rows: {', '.join(entries)} do not use k")
+            raise InputError(f"{self.name}: vary.k would make equal rows: k is not used by {', '.join(entries)}")
         for cell in self.protocol.cells(data, entries, search):
             if not self.vary:
                 cells.append(cell)

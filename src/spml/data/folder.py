@@ -132,14 +132,10 @@ def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], li
         for entry in top.iterdir()
         if entry.is_dir() and not hidden(entry.name) and entry.name not in classes
     )
-    if empty:
-        named = ", ".join(map(repr, empty))
-        several = len(empty) > 1
-        notes.append(
-            f"the folders {named} hold no image and are no classes."
-            if several
-            else f"the folder {named} holds no image and is no class."
-        )
+    if len(empty) == 1:
+        notes.append(f"the folder {empty[0]!r} holds no image and is no class.")
+    elif empty:
+        notes.append(f"the folders {', '.join(map(repr, empty))} hold no image and are no classes.")
     return images, sorted(classes), notes
 
 

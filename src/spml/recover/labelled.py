@@ -31,12 +31,12 @@ def read_labelled(path: Path, run: FinishedRun) -> tuple[Labels, npt.NDArray[np.
             raise InputError(f"{path}, line {line}: {label!r} is none of the run's {len(run.classes)} labels")
         lists.setdefault(name, []).extend([label] if label else [])
         lines.setdefault(name, line)
-    for name, listed in lists.items():
-        known = np.flatnonzero(run.labels.dense([row_of[name]])[0] > 0)
-        if missing := [run.classes[c] for c in known if run.classes[c] not in listed]:
+    rows = np.array([row_of[name] for name in lists])
+    for (name, listed), known in zip(lists.items(), run.labels.dense(rows) > 0, strict=True):
+        if missing := [run.classes[c] for c in np.flatnonzero(known) if run.classes[c] not in listed]:
             raise InputError(
                 f"{path}, line {lines[name]}: {name!r} is listed without {missing[0]!r}, which it is known to have: "
                 "list all labels of a row"
             )
     labels = Labels.from_lists(lists.values(), run.classes, rest="negative")
-    return labels, np.array([row_of[name] for name in lists])
+    return labels, rows

@@ -45,7 +45,9 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error).rpartition("Detail: ")[2].rpartition("] ")[2]
+        reason = getattr(error, "strerror", None) or str(error)
+        if "Detail: [errno" in reason:  # pyarrow's, which names the file beside
+            reason = reason.rpartition("] ")[2].rstrip(".")
         if not path.parent.is_dir():
             reason = f"there is no folder {path.parent}"
         raise InputError(f"{path} cannot be written: {reason[:1].lower()}{reason[1:]}.") from error

@@ -109,15 +109,10 @@ class FinishedRun:
 
     def describe(self) -> dict[str, Any]:
         """What the run is, in words and numbers."""
-        method = {name: value for name, value in self.record["method"].items() if name != "name"}
         return {
             "data": self.source["path"],
             "rows": f"{len(self.train)} train, {len(self.validation)} held out, {len(self.test)} test",
-            "classes": len(self.classes),
-            "method": self.method,
-            "settings": ", ".join(f"{name} {value}" for name, value in method.items()) or "none",
-            "network": self.record["model"].get("backbone", "linear on features"),
-            "epochs": f"{len(self.epochs())} of {self.record['train']['epochs']}",
+            **_begun(self.record, self.log),
             "best epoch": self.best["epoch"],
             "held-out score": "-" if self.best["score"] is None else round(self.best["score"], 4),
             "truth known": "yes" if self.truth is not None else "no",
@@ -173,18 +168,24 @@ def describe(folder: Path) -> dict[str, Any]:
     """What the run in a folder is, in words and numbers, and the files in it; also of one that is not finished."""
     if (folder / "run.json").exists() and not (folder / PREDICTIONS).exists():
         record = read_json(folder / "run.json", "method", "train", "model", "classes")
-        log = read_log(folder / "log.jsonl") if (folder / "log.jsonl").exists() else []
-        done = sum(line["kind"] == "epoch" for line in log)
-        told: dict[str, Any] = {
-            "state": "not finished: repeat its `spml train` command, it goes on where it was",
-            "classes": len(record["classes"]),
-            "method": record["method"]["name"],
-            "network": record["model"].get("backbone", "linear on features"),
-            "epochs": f"{done} of {record['train']['epochs']}",
-        }
+        told = {"state": "not finished: repeat its `spml train` command, it goes on where it was"}
+        told |= _begun(record, read_log(folder / "log.jsonl") if (folder / "log.jsonl").exists() else [])
     else:
         told = open_run(folder).describe()
     return told | {"files": ", ".join(sorted(file.name for file in folder.iterdir() if file.is_file()))}
+
+
+def _begun(record: dict[str, Any], log: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is known of a run from its start on."""
+    settings = {name: value for name, value in record["method"].items() if name != "name"}
+    done = sum(line["kind"] == "epoch" for line in log)
+    return {
+        "classes": len(record["classes"]),
+        "method": record["method"]["name"],
+        "settings": ", ".join(f"{name} {value}" for name, value in settings.items()) or "none",
+        "network": record["model"].get("backbone", "linear on features"),
+        "epochs": f"{done} of {record['train']['epochs']}",
+    }
 
 
 def unfinished(folder: Path) -> str | None:
