@@ -360,6 +360,7 @@ def test_a_head_that_diverges_is_the_last_to_be_chosen(spml, pack, protocol, tmp
     assert code == 0, text
     assert "an: not finite after the first epoch" in text
     assert [row["method"] for row in rows(tmp_path / "out" / "table.csv")] == ["em"]
+    assert "weights were not kept" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     code, text = bench("[1e38,0.01]", "--methods", "an")
     assert code == 0, text
     assert "not finite" not in text

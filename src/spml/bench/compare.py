@@ -348,7 +348,8 @@ def _count_chosen(outcomes: Sequence[Outcome]) -> int:
 
 
 def _pictured(outcomes: Sequence[Outcome], runner: Runner) -> tuple[list[FinishedRun], list[str]]:
-    """The chosen runs of a protocol on one data set, of many those of the first seed; and the entries left out."""
+    """The chosen runs of a protocol on one data set, of many those of the first seed; and the entries whose weights are
+    not there."""
     chosen = [outcome for outcome in outcomes if outcome.chosen and not outcome.cell.varied]
     if len({outcome.trial.data for outcome in chosen}) != 1:
         return [], []
@@ -356,8 +357,9 @@ def _pictured(outcomes: Sequence[Outcome], runner: Runner) -> tuple[list[Finishe
         seed = chosen[0].trial.train.seed
         chosen = [outcome for outcome in chosen if outcome.trial.train.seed == seed]
     runs = [runner.finished(outcome.trial) for outcome in chosen]
-    left = [outcome.trial.entry for outcome, run in zip(chosen, runs, strict=True) if run is None]
-    return [run for run in runs if run is not None], left
+    unseen = [outcome for outcome, run in zip(chosen, runs, strict=True) if run is None]
+    left = dict.fromkeys(outcome.trial.entry for outcome in unseen if not outcome.row.get("diverged"))
+    return [run for run in runs if run is not None], list(left)
 
 
 def _html_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> Html:
