@@ -83,7 +83,7 @@ def test_an_official_layout_is_a_pack(tmp_path):
     pack = open_pack(tmp_path)
     assert isinstance(pack, OfficialPack)
     assert len(pack) == 7
-    assert pack.classes[0] == "person"
+    assert pack.classes[0] == "aeroplane"
     assert (pack.observed[pack.test] == -1).all()
     assert pack.truth[np.arange(5), pack.observed[:5]].tolist() == [1] * 5
     assert pack.images(32).batch([0]).shape == (1, 3, 32, 32)

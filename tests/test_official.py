@@ -99,28 +99,35 @@ def test_voc(tmp_path: Path) -> None:
         "2009_000004.jpg": {"boat"},
         "2009_000007.jpg": {"bus"},
     }
-    assert dataset.classes[:3] == ("person", "bird", "cat")
+    assert dataset.classes[:3] == ("aeroplane", "bicycle", "bird")
     check_protocol(dataset, 5)
     assert dataset.store.batch([0]).shape == (1, 3, 8, 8)
     assert dataset.truth is not None
     share = dataset.truth.largest_share()
     assert share is not None
-    assert share[2, 0] == pytest.approx(50 / 200)
+    assert share[2, dataset.classes.index("person")] == pytest.approx(50 / 200)
     assert share[0, dataset.classes.index("dog")] == 0
     assert ((share > 0) == (dataset.truth.open().dense() == 1)).all()
 
 
-def test_voc_in_alphabetical_order_keeps_the_same_labels(tmp_path: Path) -> None:
-    write_voc(tmp_path)
-    cole = voc.from_voc(tmp_path)
-    dataset = voc.from_voc(tmp_path / "VOCdevkit", class_order="alphabetical")
-    assert list(dataset.classes) == sorted(cole.classes)
-    assert known(dataset) == known(cole)
-    assert present(dataset) == present(cole)
-    assert dataset.truth is not None
-    share = dataset.truth.largest_share()
-    assert share is not None
-    assert share[2, dataset.classes.index("person")] == pytest.approx(0.25)
+def test_voc_draw_is_the_published_one(tmp_path: Path) -> None:
+    """Cole et al.'s rule, written out: one stream over all rows, positives shuffled first, then the negatives."""
+    dataset = voc.from_voc(write_voc(tmp_path))
+    classes = sorted({name for images in VOC.values() for objects in images.values() for name, _, _ in objects})
+    assert list(dataset.classes) == sorted(dataset.classes)
+    assert set(classes) <= set(dataset.classes)
+    stream = np.random.RandomState(1200)
+    expected = {}
+    for image in sorted(VOC["train"]):
+        here = {name for name, _, difficult in VOC["train"][image] if not difficult}
+        if not here:
+            continue
+        positives = np.array([c for c, name in enumerate(dataset.classes) if name in here])
+        negatives = np.array([c for c, name in enumerate(dataset.classes) if name not in here])
+        stream.shuffle(positives)
+        stream.shuffle(negatives)
+        expected[f"{image}.jpg"] = [dataset.classes[positives[0]]]
+    assert {name: labels for name, labels in known(dataset).items() if labels} == expected
 
 
 def test_counts_are_held_against_the_papers(tmp_path: Path) -> None:
@@ -166,8 +173,6 @@ def test_voc_says_which_file_is_missing(tmp_path: Path, missing: str, archive: s
 
 def test_voc_bad_annotations_and_options(tmp_path: Path) -> None:
     root = write_voc(tmp_path) / "VOCdevkit" / "VOC2012"
-    with pytest.raises(InputError, match="class_order"):
-        voc.from_voc(tmp_path, class_order="random")  # type: ignore[arg-type]
     annotation = root / "Annotations" / "2008_000001.xml"
     annotation.write_text(annotation.read_text().replace("cat", "unicorn"))
     with pytest.raises(InputError, match=r"2008_000001\.xml: the class 'unicorn' is none of the 20"):
