@@ -26,13 +26,13 @@ from torch import Tensor
 
 from record import command, commit, hardware
 from spml.bench.linear import LEARNING_RATES
-from spml.data.pack import Pack, load_pack
+from spml.data.formats.pack import Pack, load_pack
 from spml.labels import Labels, simulate
 from spml.metrics import f1, mean_average_precision
 from spml.recover import Recovered, calibrate, evaluate_recovery, expected_f1_thresholds, recover
+from spml.train.evaluation import selection_score
 from spml.train.finished import FinishedRun, open_run
 from spml.train.linear import FeatureRows, HeadSpec, train_heads
-from spml.train.predictions import selection_score
 
 METHODS = "auto,em,lasd,an"
 LABELLED = (10, 50, 200)

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from record import hardware, record
 from spml.bench.linear import BATCH_SIZES, LEARNING_RATES, LinearData, linear_grid
-from spml.data.pack import Pack, load_pack
+from spml.data.formats.pack import Pack, load_pack
 from spml.train.loop import choose_device
 
 METHODS = "bce,bce-ls,iun,an,an-ls,wan,epr,role,em,em-apl,lasd"

@@ -105,7 +105,7 @@ def compare(options: argparse.Namespace) -> None:
 def accuracy(options: argparse.Namespace) -> None:
     """Test mAP on features by the linear protocol, best learning rate and batch size by validation."""
     from spml.bench.linear import BATCH_SIZES, LinearData, linear_grid
-    from spml.data.pack import load_pack
+    from spml.data.formats.pack import load_pack
 
     rates = tuple(float(part) for part in options.learning_rates.split(","))
     start = time.perf_counter()

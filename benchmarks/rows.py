@@ -23,7 +23,7 @@ import numpy as np
 
 from limited import Used, compare, in_turns, run
 from record import record
-from spml.train.log import read_log
+from spml.runs.log import read_log
 
 GIB = 2**30
 START_UP = 1000  # rows

@@ -33,12 +33,12 @@ def train(kind: str, folder: Path, batch: int) -> None:
     """One process's part of a run of STEPS steps an epoch."""
     import torch
 
-    from spml.data.features import FeatureStore
-    from spml.data.scenes import scenes
+    from spml.data.formats.scenes import scenes
+    from spml.data.stores.features import FeatureStore
     from spml.labels import Labels
     from spml.methods import method
     from spml.models import build_classifier
-    from spml.models.features import FeatureClassifier
+    from spml.models.feature_classifier import FeatureClassifier
     from spml.train.examples import Examples
     from spml.train.loop import Run
     from spml.train.settings import TrainSettings
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
-        from spml.train.processes import end_process
+        from spml.train.distributed import end_process
 
         train(options.train, options.folder, options.batch)
         end_process()

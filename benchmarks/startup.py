@@ -72,7 +72,7 @@ def profile(scale: float) -> None:
     with tempfile.TemporaryDirectory() as name:
         began = time.process_time()
         watch.enable()
-        from spml import quickstart
+        from spml.bench import quickstart
         from spml.report import write_report
         from spml.train.finished import open_run
 

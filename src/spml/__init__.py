@@ -4,10 +4,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .errors import InputError
-    from .estimator import SinglePositiveClassifier
-    from .labels import Labels
-    from .losses import Loss, loss
+    from spml.errors import InputError
+    from spml.estimator import SinglePositiveClassifier
+    from spml.labels import Labels
+    from spml.losses import Loss, loss
 
 __version__ = "0.1.0"
 

@@ -1,5 +1,5 @@
 """python -m spml"""
 
-from .cli import main
+from spml.cli import main
 
 main()

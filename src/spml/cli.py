@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .bench.command import EXAMPLE, bench
-from .errors import InputError
+from spml.bench.command import EXAMPLE, bench
+from spml.errors import InputError
 
 app = typer.Typer(
     name="spml",
@@ -34,9 +34,9 @@ def quickstart(
     from rich.console import Console
     from rich.table import Table
 
-    from .quickstart import REFERENCE
-    from .quickstart import quickstart as run_quickstart
-    from .report import write_report
+    from spml.bench.quickstart import REFERENCE
+    from spml.bench.quickstart import quickstart as run_quickstart
+    from spml.report import write_report
 
     outcomes = run_quickstart(out, scale=scale)
     table = Table(title="Scenes of handwritten digits, one label kept a scene")
@@ -94,7 +94,7 @@ def train(
     track: Annotated[str | None, typer.Option(help="Also log to tensorboard or trackio.")] = None,
 ) -> None:
     """Train a classifier from one label a row. Interrupt it any time; the same command goes on."""
-    from .train.job import TrainJob, train_job
+    from spml.train.job import TrainJob, train_job
 
     given = {
         "kind": kind,
@@ -148,7 +148,7 @@ def predict(
     device: str = "auto",
 ) -> None:
     """Label new rows with a trained run. Needs neither a GPU nor the training data."""
-    from .train.finished import unfinished
+    from spml.train.finished import unfinished
 
     if not recover and (said := unfinished(run)):
         typer.echo(f"spml: {said}. These labels are those of its best epoch so far.", err=True)
@@ -161,13 +161,13 @@ def predict(
         "label_column": label_column,
     }
     if ray:
-        from .bulk import predict_table
+        from spml.predict.cluster import predict_table
 
         if len(inputs) != 1:
             raise InputError("--ray labels one .parquet table (or folder of them): give just that")
         count = predict_table(run, inputs[0], out, device=device, **options)
     else:
-        from .predict import predict_files
+        from spml.predict.predictor import predict_files
 
         count = predict_files(run, inputs, out, device=device, progress=True, **options)
     rows = "rows" if inputs[0].suffix in (".npy", ".parquet", ".pq") else "images"
@@ -188,10 +188,10 @@ def recover(
     ] = None,
 ) -> None:
     """Hand back the labels that were missing from the training rows, with confidences."""
-    from .recover import export
-    from .recover import recover as recover_labels
-    from .recover.labelled import read_labelled
-    from .train.finished import open_run, refuse_among_data
+    from spml.recover import export
+    from spml.recover import recover as recover_labels
+    from spml.recover.labelled import read_labelled
+    from spml.train.finished import open_run, refuse_among_data
 
     finished = open_run(run)
     refuse_among_data(out, run)
@@ -212,8 +212,8 @@ def report(
     ] = False,
 ) -> None:
     """Write one HTML file with curves, numbers and pictures of one or several runs."""
-    from .report import loss_landscape, write_report
-    from .train.finished import open_run, refuse_among_data
+    from spml.report import loss_landscape, write_report
+    from spml.train.finished import open_run, refuse_among_data
 
     if landscape and len(runs) < 2:
         raise InputError("--landscape compares networks: name at least two runs")
@@ -230,7 +230,7 @@ def methods() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from .methods import METHODS
+    from spml.methods import METHODS
 
     table = Table()
     for column in ("name", "paper", "needs", "what it does"):
@@ -254,7 +254,7 @@ def info(run: RunFolder) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from .train.finished import describe
+    from spml.train.finished import describe
 
     table = Table(show_header=False)
     for name, value in describe(run).items():
@@ -295,7 +295,7 @@ def main() -> None:
     """Run the command; bad input is one sentence and exit code 2."""
     code = _run()
     if "torch.distributed" in sys.modules and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from .train.processes import end_process
+        from spml.train.distributed import end_process
 
         end_process(code)
     sys.exit(code)

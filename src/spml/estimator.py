@@ -13,11 +13,11 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
-from .data.features import FeatureStore
-from .errors import InputError
-from .labels import Labels
-from .metrics import mean_average_precision
-from .train.linear import FeatureRows, HeadSpec, train_heads
+from spml.data.stores.features import FeatureStore
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.metrics import mean_average_precision
+from spml.train.linear import FeatureRows, HeadSpec, train_heads
 
 Float64 = npt.NDArray[np.float64]
 

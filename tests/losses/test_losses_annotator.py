@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-import loss_oracles as oracle
 from spml.losses import annotator_choice, log_chance_of_naming
+from support import loss_oracles as oracle
 
 
 def test_the_chances_of_all_names_sum_to_that_of_any_label() -> None:

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-import loss_oracles as oracle
-from loss_cases import TABLES, LabelledLogits
 from spml.errors import InputError
 from spml.losses import (
     assume_negative,
@@ -25,6 +23,8 @@ from spml.losses import (
     view_consistency,
     weak_assume_negative,
 )
+from support import loss_oracles as oracle
+from support.loss_cases import TABLES, LabelledLogits
 
 every_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-import loss_oracles as oracle
-from loss_cases import TABLES, LabelledLogits
 from spml.losses import (
     LOSSES,
     assume_negative,
@@ -23,6 +21,8 @@ from spml.losses import (
     smoothed_bce,
     weak_assume_negative,
 )
+from support import loss_oracles as oracle
+from support.loss_cases import TABLES, LabelledLogits
 
 every_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 

@@ -12,8 +12,8 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx import GraphModule, Node
 
-from loss_cases import ONE_A_NAME, Case, to_torch
 from spml.losses import LOSSES
+from support.loss_cases import ONE_A_NAME, Case, to_torch
 
 SHAPE = (6, 5)
 # Sums over a row or the batch, a selection from it, or parameters: not of single entries. DW is WAN, EntMin is EM.

@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 import spml.losses
-from loss_cases import CASES, ONE_A_NAME, TABLES, Case, LabelledLogits, away_from_thresholds, to_torch
 from spml.errors import InputError
 from spml.losses import LOSSES, Loss, confident_entries, loss
+from support.loss_cases import CASES, ONE_A_NAME, TABLES, Case, LabelledLogits, away_from_thresholds, to_torch
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 every_name = pytest.mark.parametrize("case", ONE_A_NAME, ids=lambda case: case.name)

@@ -12,14 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-import loss_oracles as oracle
-from spml.losses import (
-    assume_negative,
-    confident_entries,
-    label_aware_consistency,
-    loss,
-    pseudo_label_consistency,
-)
+from spml.losses import assume_negative, confident_entries, label_aware_consistency, loss, pseudo_label_consistency
+from support import loss_oracles as oracle
 
 # PLC
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from loss_cases import TABLES, LabelledLogits
 from spml.losses import (
     assume_negative,
     large_loss_count,
@@ -19,6 +18,7 @@ from spml.losses import (
     negative_term,
     positive_term,
 )
+from support.loss_cases import TABLES, LabelledLogits
 
 BOTH = pytest.mark.parametrize("loss", [large_loss_rejection, large_loss_temporary_correction], ids=["r", "ct"])
 

@@ -5,8 +5,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-import loss_oracles as oracle
-from loss_cases import TABLES, LabelledLogits
 from spml.losses import (
     RobustSchedule,
     assume_negative,
@@ -18,6 +16,8 @@ from spml.losses import (
     positive_term,
     self_paced_correction,
 )
+from support import loss_oracles as oracle
+from support.loss_cases import TABLES, LabelledLogits
 
 every_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 LOGITS = np.array([-1e4, -20.0, -3.0, -0.4, 0.0, 0.7, 2.0, 12.0, 1e4])

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.testing import assert_close
 
-from loss_cases import ONE_A_NAME, TABLES, Case, LabelledLogits, to_torch
 from spml.losses import LOSSES
 from spml.losses.terms import exp_by_exp2, expm1_in_two_pieces, log1p_polynomial, log_by_exponent, sigmoid, tail
+from support.loss_cases import ONE_A_NAME, TABLES, Case, LabelledLogits, to_torch
 
 EVERYWHERE = next(table for table in TABLES if table.name == "special")
 # Dense, and down to the smallest normal numbers of float32.

@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-import loss_oracles as oracle
-from loss_cases import TABLES, LabelledLogits
 from spml.losses import (
     down_weighted,
     entropy,
@@ -21,6 +19,8 @@ from spml.losses import (
     l2_regulariser,
     weak_assume_negative,
 )
+from support import loss_oracles as oracle
+from support.loss_cases import TABLES, LabelledLogits
 
 every_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 LOGITS = [-1e4, -90.0, -20.0, -12.0, -3.0, -1e-3, 0.0, 1e-3, 0.5, 3.0, 12.0, 20.0, 90.0, 1e4]

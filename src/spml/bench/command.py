@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import InputError
+from spml.errors import InputError
 
 if TYPE_CHECKING:
-    from .protocols import Cell, Protocol
-    from .studies import Study
-    from .trials import Runner, Source
+    from spml.bench.protocols import Cell, Protocol
+    from spml.bench.studies import Study
+    from spml.bench.trials import Runner, Source
 
 EXAMPLE = "Example: spml bench cole2021-linear --data voc12=packs/voc12 --methods an,role --seeds 0,1,2 --out bench/voc"
 
@@ -53,8 +53,8 @@ def bench(
         _print_list()
         return
     _check_name(name)
-    from ..train.loop import choose_device
-    from .trials import Runner, Source
+    from spml.bench.trials import Runner, Source
+    from spml.train.loop import choose_device
 
     choose_device(device)  # what is wrong with it is said now
     sources = [Source.parse(text) for text in data or _built_in(name)]
@@ -76,7 +76,7 @@ def bench(
         _print_runs(plan, runner, trials)
         return
     assert out is not None
-    from ..train.checkpoint import claimed
+    from spml.runs.checkpoint import claimed
 
     with claimed(out):
         _run(plan, runner, out, trials, storage)
@@ -84,8 +84,8 @@ def bench(
 
 def _built_in(name: str) -> list[str]:
     """The built-in data, for a protocol on nothing else."""
-    from .packs import SCENES
-    from .protocols import read_toml, shipped
+    from spml.bench.packs import SCENES
+    from spml.bench.protocols import read_toml, shipped
 
     there = name in shipped("protocols") or Path(name).is_file()
     data = read_toml("protocols", name).get("data") if there else None
@@ -121,8 +121,8 @@ def _plan(
     search: str | None,
     changes: Sequence[str],
 ) -> Plan:
-    from .protocols import SEARCHES, load_protocol, one_of
-    from .studies import is_study, load_study
+    from spml.bench.protocols import SEARCHES, load_protocol, one_of
+    from spml.bench.studies import is_study, load_study
 
     study = load_study(name, features=features, changes=changes) if is_study(name) else None
     protocol = study.protocol if study else load_protocol(name, changes)
@@ -146,7 +146,7 @@ def _plan(
 
 
 def _check_name(name: str) -> None:
-    from .protocols import shipped
+    from spml.bench.protocols import shipped
 
     if name not in shipped("protocols") and name not in shipped("studies") and not Path(name).is_file():
         known = ", ".join([*shipped("protocols"), *shipped("studies")])
@@ -166,7 +166,7 @@ def _check_varied(cells: Sequence[Cell], sources: Sequence[Source]) -> None:
 
 
 def _check_k(cells: Sequence[Cell]) -> None:
-    from ..methods import METHODS
+    from spml.methods import METHODS
 
     for cell in cells:
         told = cell.base.k, cell.base.settings.get("k")
@@ -216,13 +216,13 @@ def _run(plan: Plan, runner: Runner, out: Path, trials: int | None, storage: str
     from rich.console import Console
     from rich.table import Table
 
-    from ..train.checkpoint import write_text
-    from ..train.loop import choose_device
-    from . import compare
-    from .origin import made_by
-    from .protocols import paper_values
-    from .search import Optuna, execute
-    from .studies import MEASURES, interval_rows
+    from spml.bench import compare
+    from spml.bench.origin import made_by
+    from spml.bench.protocols import paper_values
+    from spml.bench.search import Optuna, execute
+    from spml.bench.studies import MEASURES, interval_rows
+    from spml.runs.checkpoint import write_text
+    from spml.train.loop import choose_device
 
     optuna = None
     if plan.search == "optuna":
@@ -278,8 +278,8 @@ def _print_runs(plan: Plan, runner: Runner, trials: int | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from .search import Optuna, seeded
-    from .trials import grid_points
+    from spml.bench.search import Optuna, seeded
+    from spml.bench.trials import grid_points
 
     table = Table(title=f"{plan.title}: {plan.where}")
     for column in ("data", "method", "at", "settings", "epochs", "rate", "batch", "k", "draw", "seeds"):
@@ -303,7 +303,7 @@ def _print_runs(plan: Plan, runner: Runner, trials: int | None) -> None:
 
 
 def _described(cell: Cell, trial: Any) -> list[str]:
-    from .draws import Draw
+    from spml.bench.draws import Draw
 
     draw = {key: value for key, value in vars(trial.draw).items() if value != getattr(Draw(), key)}
     train = trial.train
@@ -329,7 +329,7 @@ def _print_list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from .protocols import read_toml, shipped
+    from spml.bench.protocols import read_toml, shipped
 
     for kind in ("protocols", "studies"):
         table = Table(title=kind)

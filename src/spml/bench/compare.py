@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from ..report.beliefs import Beliefs
-from ..report.comparison import comparison, title_of_several
-from ..report.figures import Series, Spread, figure, line_chart, spreads
-from ..report.markup import Html, join, tag
-from ..report.page import page
-from ..report.sections import Section
-from ..report.studies import Study as Chart
-from ..report.studies import studies_section
-from ..train.checkpoint import write_text
-from ..train.finished import FinishedRun
-from .protocols import PaperValue
-from .search import Outcome
-from .trials import Runner, Trial
+from spml.bench.protocols import PaperValue
+from spml.bench.search import Outcome
+from spml.bench.trials import Runner, Trial
+from spml.report.beliefs import Beliefs
+from spml.report.comparison import comparison, title_of_several
+from spml.report.figures import Series, Spread, figure, line_chart, spreads
+from spml.report.markup import Html, join, tag
+from spml.report.page import page
+from spml.report.sections import Section
+from spml.report.studies import Study as Chart
+from spml.report.studies import studies_section
+from spml.runs.checkpoint import write_text
+from spml.train.finished import FinishedRun
 
 MOST_PICTURED = 12  # runs that a report shows one by one
 

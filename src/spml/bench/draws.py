@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..data.pack import Pack
-from ..errors import InputError
-from ..kinds import check_types
-from ..labels import Labels, drop_labels, simulate
+from spml.data.formats.pack import Pack
+from spml.errors import InputError
+from spml.labels import Labels, drop_labels, simulate
+from spml.type_checks import check_types
 
 Int64 = npt.NDArray[np.int64]
 

@@ -18,25 +18,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import metrics
-from ..data import ImageStore, Pack
-from ..errors import DivergedError
-from ..labels import Labels
-from ..methods import Method, method
-from ..models import Classifier, build_classifier, classifier_from_description
-from ..train.checkpoint import read_tensors, write_text
-from ..train.examples import Examples
-from ..train.head import head_for
-from ..train.linear import HeadSpec
-from ..train.linear_init import linear_init
-from ..train.log import read_log
-from ..train.loop import Run, choose_device
-from ..train.predictions import predict
-from ..train.settings import TrainSettings
-from .draws import Draw
-from .packs import OfficialPack, open_pack, source_of
-from .predictions import keep_predictions
-from .workers import in_workers, interrupted
+from spml import metrics
+from spml.bench.draws import Draw
+from spml.bench.packs import OfficialPack, open_pack, source_of
+from spml.bench.predictions import keep_predictions
+from spml.bench.workers import in_workers, interrupted
+from spml.data import ImageStore, Pack
+from spml.errors import DivergedError
+from spml.labels import Labels
+from spml.methods import Method, method
+from spml.models import Classifier, build_classifier, classifier_from_description
+from spml.runs.checkpoint import read_tensors, write_text
+from spml.runs.log import read_log
+from spml.train.evaluation import predict
+from spml.train.examples import Examples
+from spml.train.head import head_for
+from spml.train.linear import HeadSpec
+from spml.train.linear_init import linear_init
+from spml.train.loop import Run, choose_device
+from spml.train.settings import TrainSettings
 
 
 @dataclass(frozen=True)

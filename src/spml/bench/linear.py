@@ -9,14 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..data.features import FeatureStore
-from ..data.pack import Pack
-from ..errors import InputError
-from ..labels import Labels
-from ..methods import METHODS
-from ..metrics import mean_average_precision
-from ..train.linear import FeatureRows, Features, HeadResult, HeadSpec, train_heads
-from .draws import Draw
+from spml.bench.draws import Draw
+from spml.data.formats.pack import Pack
+from spml.data.stores.features import FeatureStore
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.methods import METHODS
+from spml.metrics import mean_average_precision
+from spml.train.linear import FeatureRows, Features, HeadResult, HeadSpec, train_heads
 
 LEARNING_RATES = (1e-2, 1e-3, 1e-4, 1e-5)
 BATCH_SIZES = (8, 16)

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..data.dataset import Dataset
-from ..data.features import FeatureStore
-from ..data.images import ImageStore
-from ..data.open import open_data
-from ..data.pack import Pack, load_pack
-from ..data.scenes import QUICKSTART, scenes
-from ..errors import InputError
+from spml.data.dataset import Dataset
+from spml.data.detect import open_data
+from spml.data.formats.pack import Pack, load_pack
+from spml.data.formats.scenes import QUICKSTART, scenes
+from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import ImageStore
+from spml.errors import InputError
 
 SCENES = "scenes"  # in place of a path; a folder of that name is ./scenes
 

@@ -9,11 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..data.pack import Pack
-from ..labels import Entries, Labels
-from ..metrics import average_precision
-from ..train.checkpoint import write_tensors, write_text
-from ..train.finished import PREDICTIONS, FinishedRun
+from spml.data.formats.pack import Pack
+from spml.labels import Entries, Labels
+from spml.metrics import average_precision
+from spml.runs.checkpoint import write_tensors, write_text
+from spml.train.finished import PREDICTIONS, FinishedRun
 
 Shown = tuple[npt.NDArray[np.int64], Labels]
 

@@ -32,14 +32,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ..data.views import ViewSettings
-from ..errors import InputError
-from ..kinds import check_kind
-from ..methods import METHODS, Method, method
-from ..train.settings import TrainSettings
-from .draws import Draw
-from .jobs import LinearInit
-from .trials import Trial
+from spml.bench.draws import Draw
+from spml.bench.jobs import LinearInit
+from spml.bench.trials import Trial
+from spml.data.augment import ViewSettings
+from spml.errors import InputError
+from spml.methods import METHODS, Method, method
+from spml.train.settings import TrainSettings
+from spml.type_checks import check_kind
 
 SEARCHES = ("published", "grid", "none", "optuna")
 TOP = {  # the keys of a file and their types

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import InputError
-from .jobs import code_version
-from .origin import without_password
-from .protocols import Cell
-from .trials import Runner, Trial, grid_points
+from spml.bench.jobs import code_version
+from spml.bench.origin import without_password
+from spml.bench.protocols import Cell
+from spml.bench.trials import Runner, Trial, grid_points
+from spml.errors import InputError
 
 Row = dict[str, Any]
 

@@ -24,11 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
-from ..labels import k_intervals
-from ..methods import METHODS
-from ..report.studies import Study as Chart
-from .protocols import (
+from spml.bench.protocols import (
     TOP,
     Cell,
     Protocol,
@@ -42,7 +38,11 @@ from .protocols import (
     read_toml,
     shipped,
 )
-from .trials import Source
+from spml.bench.trials import Source
+from spml.errors import InputError
+from spml.labels import k_intervals
+from spml.methods import METHODS
+from spml.report.studies import Study as Chart
 
 _KEYS = {
     **{"title": str, "about": str, "where": str, "run": Any, "seeds": Any, "paper": Any, "intervals": bool},

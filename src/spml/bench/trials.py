@@ -18,25 +18,34 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .. import metrics
-from ..data.features import FeatureStore
-from ..data.pack import Pack
-from ..errors import InputError
-from ..labels import Labels
-from ..methods import METHODS
-from ..models import build_classifier
-from ..train.checkpoint import read_tensors, write_tensors, write_text
-from ..train.finished import FinishedRun, open_run
-from ..train.linear import HeadResult, HeadSpec, train_heads
-from ..train.loop import choose_device
-from ..train.pooled import pooled_features
-from ..train.settings import TrainSettings
-from .draws import Draw
-from .jobs import Job, LinearInit, code_version, diverged_row, pack_fingerprint, recovery_scores, run_jobs, test_scores
-from .linear import LinearData
-from .packs import SCENES, features_digest, open_pack
-from .predictions import class_precision, labels_of_all
-from .workers import in_workers
+from spml import metrics
+from spml.bench.draws import Draw
+from spml.bench.jobs import (
+    Job,
+    LinearInit,
+    code_version,
+    diverged_row,
+    pack_fingerprint,
+    recovery_scores,
+    run_jobs,
+    test_scores,
+)
+from spml.bench.linear import LinearData
+from spml.bench.packs import SCENES, features_digest, open_pack
+from spml.bench.predictions import class_precision, labels_of_all
+from spml.bench.workers import in_workers
+from spml.data.formats.pack import Pack
+from spml.data.stores.features import FeatureStore
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.methods import METHODS
+from spml.models import build_classifier
+from spml.runs.checkpoint import read_tensors, write_tensors, write_text
+from spml.train.finished import FinishedRun, open_run
+from spml.train.linear import HeadResult, HeadSpec, train_heads
+from spml.train.loop import choose_device
+from spml.train.pooled_features import pooled_features
+from spml.train.settings import TrainSettings
 
 Say = Callable[[str], None]
 

@@ -1,11 +1,11 @@
 """Data in: images and features by rows, views of images, data sets of one's own and the published ones."""
 
+from spml.data.augment import ViewParameters, ViewSettings
 from spml.data.dataset import Dataset, Truth, truth_closed
-from spml.data.features import FeatureStore
-from spml.data.images import BadImage, ImageStore, decode
-from spml.data.open import open_data
-from spml.data.pack import Pack, load_pack
-from spml.data.views import ViewParameters, ViewSettings
+from spml.data.detect import open_data
+from spml.data.formats.pack import Pack, load_pack
+from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import BadImage, ImageStore, decode
 
 __all__ = [
     "BadImage",

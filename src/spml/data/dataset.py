@@ -12,8 +12,8 @@ from typing import TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from spml.data.features import FeatureStore
-from spml.data.images import FilePath, ImageStore, OnBadImage, Policy, Source
+from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import FilePath, ImageStore, OnBadImage, Policy, Source
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.labels.inputs import row_indices

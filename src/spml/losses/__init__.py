@@ -10,10 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..errors import InputError
-from ..kinds import check_kind, hints_of
-from .annotator import annotator_choice, log_chance_of_naming
-from .asymmetric import (
+from spml.errors import InputError
+from spml.losses.annotator import annotator_choice, log_chance_of_naming
+from spml.losses.asymmetric import (
     asymmetric,
     focal,
     leveraged_asymmetric,
@@ -22,7 +21,7 @@ from .asymmetric import (
     risk_consistent_full_loss,
     view_consistency,
 )
-from .cole import (
+from spml.losses.cole import (
     assume_negative,
     expected_positive,
     expected_positive_regulariser,
@@ -33,16 +32,11 @@ from .cole import (
     smoothed_bce,
     weak_assume_negative,
 )
-from .contrastive import confident_entries, label_aware_consistency, pseudo_label_consistency
-from .large import (
-    large_loss_count,
-    large_loss_rejection,
-    large_loss_temporary_correction,
-    largest_unknown,
-)
-from .robust import RobustSchedule, generalised_robust, hill, self_paced_correction
-from .terms import entropy, focal_negative_term, focal_positive_term, logit, negative_term, positive_term
-from .zhou import (
+from spml.losses.contrastive import confident_entries, label_aware_consistency, pseudo_label_consistency
+from spml.losses.large import large_loss_count, large_loss_rejection, large_loss_temporary_correction, largest_unknown
+from spml.losses.robust import RobustSchedule, generalised_robust, hill, self_paced_correction
+from spml.losses.terms import entropy, focal_negative_term, focal_positive_term, logit, negative_term, positive_term
+from spml.losses.zhou import (
     down_weighted,
     entropy_maximisation,
     entropy_maximisation_with_soft_labels,
@@ -53,6 +47,7 @@ from .zhou import (
     l2_regulariser,
     negative_smoothed,
 )
+from spml.type_checks import check_kind, hints_of
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "bce": ignore_unobserved,

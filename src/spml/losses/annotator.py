@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .terms import constant, in_full_precision, negative_term, positive_term
+from spml.losses.terms import constant, in_full_precision, negative_term, positive_term
 
 # Gauss and Legendre's nodes after 1 - t = u²: with many labels present the integrand lives near t = 1.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)

@@ -7,8 +7,8 @@ weakened nor turned into a pseudo-positive.
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from .terms import (
+from spml.errors import InputError
+from spml.losses.terms import (
     constant,
     focal_negative_term,
     focal_positive_term,

@@ -8,7 +8,7 @@ is for all labels.
 import torch
 from torch import Tensor
 
-from .terms import constant, in_full_precision, over_entries, positive_term, signed_term, soft_term
+from spml.losses.terms import constant, in_full_precision, over_entries, positive_term, signed_term, soft_term
 
 
 @over_entries

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .terms import in_full_precision, logit, over_entries, positive_term
+from spml.losses.terms import in_full_precision, logit, over_entries, positive_term
 
 
 @over_entries

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from .terms import in_full_precision, signed_term
+from spml.losses.terms import in_full_precision, signed_term
 
 
 def large_loss_count(rows: int, classes: int, epoch: int, share: float, cumulative: bool = True) -> int:

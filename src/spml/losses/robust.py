@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .terms import (
+from spml.losses.terms import (
     constant,
     cost_if_present,
     exp,

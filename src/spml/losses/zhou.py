@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .cole import smoothed_assume_negative, weak_assume_negative
-from .terms import entropy, in_full_precision, over_entries, signed_term, soft_term
+from spml.losses.cole import smoothed_assume_negative, weak_assume_negative
+from spml.losses.terms import entropy, in_full_precision, over_entries, signed_term, soft_term
 
 
 @over_entries

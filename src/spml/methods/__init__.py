@@ -4,8 +4,8 @@ import importlib
 import pkgutil
 from typing import Any
 
-from ..errors import InputError
-from .base import (
+from spml.errors import InputError
+from spml.methods.base import (
     ENOUGH_STEPS,
     METHODS,
     Batch,

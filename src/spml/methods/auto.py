@@ -6,10 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..losses import annotator_choice, entropy
-from ..losses.terms import in_full_precision, soft_term
-from ..memory import RowMemory
-from .base import (
+from spml.losses import annotator_choice, entropy
+from spml.losses.terms import in_full_precision, soft_term
+from spml.methods.base import (
     ENOUGH_STEPS,
     MEAN_OF_ROWS,
     Batch,
@@ -24,6 +23,7 @@ from .base import (
     mean_row,
     register,
 )
+from spml.methods.memory import RowMemory
 
 PAPER = "spml"
 

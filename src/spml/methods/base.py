@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
-from ..kinds import check_kind, check_types, hints_of
-from ..labels import Labels
-from ..losses import settings_of
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.losses import settings_of
+from spml.type_checks import check_kind, check_types, hints_of
 
 ViewKind = Literal["plain", "weak", "strong"]
 

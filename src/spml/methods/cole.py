@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..labels.entries import row_blocks
-from ..losses import (
+from spml.labels.entries import row_blocks
+from spml.losses import (
     assume_negative,
     expected_positive,
     ignore_unobserved,
@@ -20,9 +20,8 @@ from ..losses import (
     smoothed_bce,
     weak_assume_negative,
 )
-from ..losses.terms import in_full_precision, soft_term
-from ..memory import RowMemory
-from .base import (
+from spml.losses.terms import in_full_precision, soft_term
+from spml.methods.base import (
     MEAN_OF_ENTRIES,
     MEAN_OF_ROWS,
     Clock,
@@ -35,6 +34,7 @@ from .base import (
     register,
     uniform_per_head,
 )
+from spml.methods.memory import RowMemory
 
 PAPER = "Cole 2021"
 

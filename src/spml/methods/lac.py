@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..losses import assume_negative, confident_entries, label_aware_consistency, pseudo_label_consistency
-from .base import Batch, Clock, Method, Model, Needs, Problem, mean_row, register
+from spml.errors import InputError
+from spml.losses import assume_negative, confident_entries, label_aware_consistency, pseudo_label_consistency
+from spml.methods.base import Batch, Clock, Method, Model, Needs, Problem, mean_row, register
 
 PAPER = "Xie 2022"
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..losses import (
+from spml.losses import (
     assume_negative,
     large_loss_count,
     large_loss_rejection,
@@ -14,9 +14,9 @@ from ..losses import (
     largest_unknown,
     positive_term,
 )
-from ..losses.terms import in_full_precision
-from ..memory import RowMemory
-from .base import Clock, Method, Needs, Problem, loss_method, mean_entry, register
+from spml.losses.terms import in_full_precision
+from spml.methods.base import Clock, Method, Needs, Problem, loss_method, mean_entry, register
+from spml.methods.memory import RowMemory
 
 PAPER = "Kim 2022"
 

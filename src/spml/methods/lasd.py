@@ -5,13 +5,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..losses import (
+from spml.losses import (
     leveraged_asymmetric,
     leveraged_asymmetric_with_disambiguation,
     negative_leverage_of,
     view_consistency,
 )
-from .base import MEAN_OF_ROWS, Batch, Clock, Method, Model, Needs, Problem, loss_method, mean_row, register
+from spml.methods.base import MEAN_OF_ROWS, Batch, Clock, Method, Model, Needs, Problem, loss_method, mean_row, register
 
 PAPER = "LASD"
 

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import InputError
-from ..losses.terms import in_full_precision, signed_term, soft_term
-from ..memory import RowMemory
-from .base import Batch, Clock, Geometry, Method, Model, Needs, Problem, mean_entry, register
+from spml.errors import InputError
+from spml.losses.terms import in_full_precision, signed_term, soft_term
+from spml.methods.base import Batch, Clock, Geometry, Method, Model, Needs, Problem, mean_entry, register
+from spml.methods.memory import RowMemory
 
 PAPER = "Verelst 2022"
 

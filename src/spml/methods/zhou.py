@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..losses import (
+from spml.losses import (
     assume_negative,
     down_weighted,
     entropy_maximisation,
@@ -15,8 +15,8 @@ from ..losses import (
     entropy_minimisation,
     negative_smoothed,
 )
-from ..memory import RowMemory
-from .base import MEAN_OF_ENTRIES, Clock, Method, Needs, Problem, loss_method, mean_entry, register
+from spml.methods.base import MEAN_OF_ENTRIES, Clock, Method, Needs, Problem, loss_method, mean_entry, register
+from spml.methods.memory import RowMemory
 
 PAPER = "Zhou 2022"
 

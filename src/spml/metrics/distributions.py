@@ -4,15 +4,7 @@ import torch
 from torch import Tensor
 
 from spml.errors import InputError
-from spml.metrics.inputs import (
-    WORKING_MEMORY,
-    Array,
-    as_table,
-    at,
-    class_blocks,
-    first_place,
-    scores_and_truth,
-)
+from spml.metrics.inputs import WORKING_MEMORY, Array, as_table, at, class_blocks, first_place, scores_and_truth
 
 
 def wasserstein_distance_per_class(

@@ -1,8 +1,8 @@
 """From a finished run to labels with confidences, without any fully labelled row."""
 
-from ..calibrate import Calibration, Frequencies, calibrate, estimate_frequencies, expected_f1_thresholds
-from .exports import FORMATS, export, label_studio_config
-from .labels import LabelTable, Recovered, RecoveryScores, evaluate_recovery, recover
+from spml.calibration import Calibration, Frequencies, calibrate, estimate_frequencies, expected_f1_thresholds
+from spml.recover.exports import FORMATS, export, label_studio_config
+from spml.recover.labels import LabelTable, Recovered, RecoveryScores, evaluate_recovery, recover
 
 __all__ = [
     "FORMATS",

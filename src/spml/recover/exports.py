@@ -12,9 +12,9 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError
-from ..train.checkpoint import writing, written_beside
-from .labels import Recovered
+from spml.errors import InputError
+from spml.recover.labels import Recovered
+from spml.runs.checkpoint import writing, written_beside
 
 _SUFFIX_FORMATS = {".csv": "csv", ".parquet": "parquet"}
 _JSON_FORMATS = ("coco", "label-studio", "fiftyone")

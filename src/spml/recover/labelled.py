@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..data.columns import read_table
-from ..errors import InputError
-from ..labels import Labels
-from ..train.finished import FinishedRun
+from spml.data.formats.columns import read_table
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.train.finished import FinishedRun
 
 
 def read_labelled(path: Path, run: FinishedRun) -> tuple[Labels, npt.NDArray[np.int64]]:

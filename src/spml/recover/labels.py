@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..calibrate import Bool, Calibration, Float32, Float64, Int8, Int64, best_threshold, calibrate
-from ..errors import InputError
-from ..labels import Labels
-from ..labels.entries import row_blocks
-from ..labels.inputs import row_indices
+from spml.calibration import Bool, Calibration, Float32, Float64, Int8, Int64, best_threshold, calibrate
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.labels.entries import row_blocks
+from spml.labels.inputs import row_indices
 
 if TYPE_CHECKING:
-    from ..train.finished import FinishedRun
+    from spml.train.finished import FinishedRun
 
 _UNSURE = 2.0  # missing labels a row: how many times the low end of their interval may fit into the high one
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .markup import Html, join, tag
+from spml.report.markup import Html, join, tag
 
 # Charts are drawn as wide as a phone, so that their text is readable there and only grows elsewhere.
 WIDTH, HEIGHT = 360, 230

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .. import metrics
-from ..train.finished import FinishedRun
+from spml import metrics
+from spml.train.finished import FinishedRun
 
 Bool = npt.NDArray[np.bool_]
 Int8 = npt.NDArray[np.int8]

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..methods import METHODS
-from ..train.finished import FinishedRun
-from .axes import minus
-from .beliefs import Beliefs, Float64, saw_more
-from .figures import Bar, Series, bars, figure, line_chart, scatter
-from .landscape import Landscape, landscape_chart
-from .markup import Html, count, hundred, join, percent, tag
-from .sections import MAP, Section, data_name, flat, noun, precision_down_the_list, sections, summary
+from spml.errors import InputError
+from spml.methods import METHODS
+from spml.report.axes import minus
+from spml.report.beliefs import Beliefs, Float64, saw_more
+from spml.report.figures import Bar, Series, bars, figure, line_chart, scatter
+from spml.report.landscape import Landscape, landscape_chart
+from spml.report.markup import Html, count, hundred, join, percent, tag
+from spml.report.sections import MAP, Section, data_name, flat, noun, precision_down_the_list, sections, summary
+from spml.train.finished import FinishedRun
 
 Landscapes = Mapping[str, Landscape]
 """Loss landscapes by the name of their run."""

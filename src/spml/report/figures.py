@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .axes import Axis, Plane, minus, round_ticks, short
-from .markup import Html, join, tag
+from spml.report.axes import Axis, Plane, minus, round_ticks, short
+from spml.report.markup import Html, join, tag
 
 Values = npt.NDArray[np.floating]
 

@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from ..data.images import ImageStore
-from ..errors import InputError
-from ..models import Classifier
-from ..train.finished import FinishedRun
-from .beliefs import Beliefs, Bool
-from .markup import Html, count, percent, tag
+from spml.data.stores.images import ImageStore
+from spml.errors import InputError
+from spml.models import Classifier
+from spml.report.beliefs import Beliefs, Bool
+from spml.report.markup import Html, count, percent, tag
+from spml.train.finished import FinishedRun
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]

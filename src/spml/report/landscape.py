@@ -9,18 +9,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ..data.images import ImageStore
-from ..errors import InputError
-from ..labels import Labels
-from ..methods import Batch, Clock, Method, Problem, method
-from ..models.features import FeatureClassifier
-from ..models.heads import Outputs
-from ..train.checkpoint import read_tensors
-from ..train.finished import FinishedRun
-from .axes import Axis
-from .beliefs import saw_more
-from .figures import heat_map
-from .markup import Html
+from spml.data.stores.images import ImageStore
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.methods import Batch, Clock, Method, Problem, method
+from spml.models.feature_classifier import FeatureClassifier
+from spml.models.heads import Outputs
+from spml.report.axes import Axis
+from spml.report.beliefs import saw_more
+from spml.report.figures import heat_map
+from spml.report.markup import Html
+from spml.runs.checkpoint import read_tensors
+from spml.train.finished import FinishedRun
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Of logits (B, L), labels (B, L) and positions among the training rows (B,)."""

@@ -5,16 +5,16 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import InputError
-from ..recover import recover
-from ..train.checkpoint import writing, written_beside
-from ..train.finished import FinishedRun
-from .beliefs import Beliefs, Recovered
-from .comparison import Landscapes, comparison, title_of_several
-from .markup import Html, join, tag
-from .sections import Section, data_name, sections, summary
-from .studies import Study, studies_section
-from .theme import script, style
+from spml.errors import InputError
+from spml.recover import recover
+from spml.report.beliefs import Beliefs, Recovered
+from spml.report.comparison import Landscapes, comparison, title_of_several
+from spml.report.markup import Html, join, tag
+from spml.report.sections import Section, data_name, sections, summary
+from spml.report.studies import Study, studies_section
+from spml.report.theme import script, style
+from spml.runs.checkpoint import writing, written_beside
+from spml.train.finished import FinishedRun
 
 
 def write_report(

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..data.features import FeatureStore
-from ..methods import METHODS
-from ..train.finished import FinishedRun
-from .axes import Axis
-from .beliefs import Beliefs, saw_more
-from .figures import Bar, Series, bars, figure, heat_map, histogram, line_chart, numbers
-from .galleries import galleries, legend_of_chips, looks
-from .markup import Html, count, hundred, join, percent, tag
+from spml.data.stores.features import FeatureStore
+from spml.methods import METHODS
+from spml.report.axes import Axis
+from spml.report.beliefs import Beliefs, saw_more
+from spml.report.figures import Bar, Series, bars, figure, heat_map, histogram, line_chart, numbers
+from spml.report.galleries import galleries, legend_of_chips, looks
+from spml.report.markup import Html, count, hundred, join, percent, tag
+from spml.train.finished import FinishedRun
 
 MAP = (
     "mAP, mean average precision, asks for each label whether the rows that have it come before those that do not "

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from .figures import Series, line_chart
-from .markup import Html, tag
-from .sections import Section
+from spml.errors import InputError
+from spml.report.figures import Series, line_chart
+from spml.report.markup import Html, tag
+from spml.report.sections import Section
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.features import FeatureStore
-from ..data.images import ImageStore
-from ..errors import InputError
-from ..labels import Labels
+from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import ImageStore
+from spml.errors import InputError
+from spml.labels import Labels
 
 
 class Store(Protocol):

@@ -10,18 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..data.dataset import Dataset
-from ..data.features import FeatureStore
-from ..data.images import SUFFIXES, ImageStore
-from ..data.open import open_data
-from ..errors import InputError
-from ..labels import Labels
-from ..models import Classifier, classifier_from_description
-from ..models.features import FeatureClassifier, feature_classifier_from_description
-from .checkpoint import read_json, read_record, read_tensors, write_tensors, write_text
-from .log import read_log
-from .loop import Run
-from .predictions import predict
+from spml.data.dataset import Dataset
+from spml.data.detect import open_data
+from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import SUFFIXES, ImageStore
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.models import Classifier, classifier_from_description
+from spml.models.feature_classifier import FeatureClassifier, feature_classifier_from_description
+from spml.runs.checkpoint import read_json, read_record, read_tensors, write_tensors, write_text
+from spml.runs.log import read_log
+from spml.train.evaluation import predict
+from spml.train.loop import Run
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]

@@ -2,7 +2,7 @@
 
 import math
 
-from ..methods import ENOUGH_STEPS, Method
+from spml.methods import ENOUGH_STEPS, Method
 
 WITHOUT_WEIGHTS = ("small", "small-nf")  # backbones by name that start from nothing
 MOST_CLASSES = 1000  # beyond, a query a class takes more time and memory than the backbone

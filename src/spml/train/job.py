@@ -11,20 +11,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..data import ImageStore, ViewSettings
-from ..data.dataset import Dataset, truth_closed
-from ..data.open import open_data
-from ..errors import InputError
-from ..methods import Method, method
-from ..models import build_classifier
-from ..models.features import FeatureClassifier
-from .checkpoint import claimed, read_json, read_record
-from .examples import Examples
-from .finished import finish
-from .head import head_for
-from .log import tracker
-from .loop import Run, choose_device
-from .settings import TrainSettings
+from spml.data import ImageStore, ViewSettings
+from spml.data.dataset import Dataset, truth_closed
+from spml.data.detect import open_data
+from spml.errors import InputError
+from spml.methods import Method, method
+from spml.models import build_classifier
+from spml.models.feature_classifier import FeatureClassifier
+from spml.runs.checkpoint import claimed, read_json, read_record
+from spml.runs.log import tracker
+from spml.train.examples import Examples
+from spml.train.finished import finish
+from spml.train.head import head_for
+from spml.train.loop import Run, choose_device
+from spml.train.settings import TrainSettings
 
 DEFAULT_SIZE = {"lite0": 224, "lite1": 240, "lite2": 260, "small": 64}
 DEFAULT_MODEL = "lite0"

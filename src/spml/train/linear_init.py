@@ -1,10 +1,10 @@
 """LinearInit (Cole et al. 2021, Sec. 6.1): the head is trained first, on features of the frozen backbone."""
 
-from ..errors import InputError
-from ..models import Classifier, LinearHead
-from .examples import Examples
-from .linear import HeadResult, HeadSpec, train_heads
-from .pooled import pooled_features
+from spml.errors import InputError
+from spml.models import Classifier, LinearHead
+from spml.train.examples import Examples
+from spml.train.linear import HeadResult, HeadSpec, train_heads
+from spml.train.pooled_features import pooled_features
 
 
 def linear_init(

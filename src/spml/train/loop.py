@@ -22,18 +22,19 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from .. import __version__
-from ..data import views
-from ..data.features import FeatureStore
-from ..data.images import ImageStore
-from ..errors import DivergedError, InputError
-from ..labels import Labels
-from ..methods import Batch, Clock, Geometry, Method, Problem
-from ..models import Classifier, Head
-from ..models.convolution import Aside, speed_up
-from ..models.features import FeatureClassifier
-from .allocator import keep_freed_memory
-from .checkpoint import (
+from spml import __version__
+from spml.accel.bf16_weights import HalfWeights
+from spml.accel.convolution import Aside, speed_up
+from spml.accel.graph import Beside, StepGraph
+from spml.data import augment as views
+from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import ImageStore
+from spml.errors import DivergedError, InputError
+from spml.labels import Labels
+from spml.methods import Batch, Clock, Geometry, Method, Problem
+from spml.models import Classifier, Head
+from spml.models.feature_classifier import FeatureClassifier
+from spml.runs.checkpoint import (
     File,
     Writer,
     claimed,
@@ -45,13 +46,12 @@ from .checkpoint import (
     without_prefix,
     write_text,
 )
-from .examples import Examples, batch_numbers, read_rows
-from .graph import Beside, StepGraph
-from .half import HalfWeights
-from .log import RunLog, Tracker
-from .predictions import predict_each, selection_score, unobserved_counts
-from .processes import Processes
-from .settings import TrainSettings
+from spml.runs.log import RunLog, Tracker
+from spml.train.allocator import keep_freed_memory
+from spml.train.distributed import Processes
+from spml.train.evaluation import predict_each, selection_score, unobserved_counts
+from spml.train.examples import Examples, batch_numbers, read_rows
+from spml.train.settings import TrainSettings
 
 
 class Gathered(tuple[Tensor, Tensor | None, Tensor | None]):
@@ -164,7 +164,7 @@ class Run:
         if self.settings.kernels and self.device.type == "cuda":
             speed_up(self.classifier, len(self.processes.share(self.settings.batch_size)))
             if find_spec("triton"):
-                from ..models.fused import fuse  # Triton comes with torch for GPUs, but not on every system
+                from spml.accel.batch_norm import fuse  # Triton comes with torch for GPUs, but not on every system
 
                 fuse(self.classifier)
         self.average = copy.deepcopy(self.classifier).requires_grad_(False).eval() if self.settings.averaging else None
@@ -227,13 +227,13 @@ class Run:
         return make(groups + own, weight_decay=self.settings.weight_decay, fused=on_gpu, capturable=on_gpu)
 
     def _worth_a_look(self, classifier: nn.Module) -> bool:
-        from .first_look import worth_a_look  # scipy is slow to import, and few methods look
+        from spml.train.soft_labels import worth_a_look  # scipy is slow to import, and few methods look
 
         return worth_a_look(classifier, self.training.labels)
 
     def _look_first(self) -> None:
         """Show the method what linear heads on the backbone's features say of the training rows, and start from it."""
-        from .first_look import look_at
+        from spml.train.soft_labels import look_at
 
         examples, classifier = self.training, self.classifier
         assert isinstance(classifier, Classifier)

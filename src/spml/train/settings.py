@@ -4,9 +4,9 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 
-from ..data.views import ViewSettings
-from ..errors import InputError
-from ..kinds import check_types
+from spml.data.augment import ViewSettings
+from spml.errors import InputError
+from spml.type_checks import check_types
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ logits, each method's objective gives the gradient of its heads' logits, one pro
 Heads do not touch each other: each ends as if it were trained alone.
 """
 
-from .heads import HeadResult, HeadSpec, linear_start
-from .judge import Selection, Truth
-from .rows import FeatureRows, Features, as_features, row_order
-from .train import train_heads
+from spml.train.linear.evaluator import Selection, Truth
+from spml.train.linear.heads import HeadResult, HeadSpec, linear_start
+from spml.train.linear.rows import FeatureRows, Features, as_features, row_order
+from spml.train.linear.train import train_heads
 
 __all__ = [
     "FeatureRows",

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import InputError
-from ...methods import Clock, Method, Problem, method
-from .adam import HeadwiseAdam, PartwiseAdam
-from .branches import new_stream, side_by_side
-from .heads import HeadResult, HeadSpec, Team, linear_start
-from .judge import Judge, logits_of_heads
-from .rows import Rows, Tables, row_order
+from spml.accel.branches import new_stream, side_by_side
+from spml.errors import InputError
+from spml.methods import Clock, Method, Problem, method
+from spml.train.linear.adam import HeadwiseAdam, PartwiseAdam
+from spml.train.linear.evaluator import Judge, logits_of_heads
+from spml.train.linear.heads import HeadResult, HeadSpec, Team, linear_start
+from spml.train.linear.rows import Rows, Tables, row_order
 
 MANY_ENTRIES = 2**22  # logits of a batch beyond which a step on a CPU goes by parts
 PART_ENTRIES = 2**20  # logits of a part

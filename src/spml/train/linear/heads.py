@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import InputError
-from ...kinds import check_types
-from ...labels import Labels
-from ...methods import METHODS
-from ...models.features import merge_heads
-from .judge import KnownTruth, Truth, class_precision
-from .rows import Rows, as_features
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.methods import METHODS
+from spml.models.feature_classifier import merge_heads
+from spml.train.linear.evaluator import KnownTruth, Truth, class_precision
+from spml.train.linear.rows import Rows, as_features
+from spml.type_checks import check_types
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...data.features import FeatureStore
-from ...errors import InputError
-from ...labels import Labels
-from ...methods import Method
+from spml.data.stores.features import FeatureStore
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.methods import Method
 
 BLOCK = 2**22  # features handed out at one time when all rows are scored
 MEASURED = 4096  # rows at most that the mean row is taken from

@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 import torch
 
-from ...errors import InputError
-from ...kinds import check_kind
-from ...labels import Labels
-from ..graph import WatchedClock, recording
-from .branches import new_stream, side_by_side
-from .group import Group, Task
-from .heads import HeadResult, HeadSpec, Team
-from .judge import Judge, Selection, Truth
-from .rows import Rows, Tables, as_features
+from spml.accel.branches import new_stream, side_by_side
+from spml.accel.graph import WatchedClock, recording
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.train.linear.evaluator import Judge, Selection, Truth
+from spml.train.linear.group import Group, Task
+from spml.train.linear.heads import HeadResult, HeadSpec, Team
+from spml.train.linear.rows import Rows, Tables, as_features
+from spml.type_checks import check_kind
 
 SMALL_STEP = 2**27  # products of weights and features in a step up to which one CPU thread computes it
 

@@ -1,0 +1,1 @@
+"""What only makes a GPU faster. Without this package everything works, slower."""

@@ -1,0 +1,183 @@
+"""Depthwise convolutions with any padding: kernels for those that step over pixels.
+
+Networks that came from TensorFlow pad on one side more than on the other where they halve an image. PyTorch's
+convolutions cannot, so the images are copied into larger ones first, and the gradient is cut out of a larger one:
+on their largest layers that takes longer than the convolution. These kernels look beyond the edge and find zeros.
+
+All images are in channels-last order: (pixels, channels) matrices.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from spml.accel.batch_norm import channel_blocks, column_block, multiprocessors
+
+ENTRIES = 2048  # of a tile
+WARPS = 4
+PROGRAMS = 8  # on a multiprocessor, that sum weight gradients
+
+
+@triton.jit
+def _place(pixel, height, width):
+    """Image, row and column of a pixel, by its number."""
+    line = pixel // width
+    return line // height, line % height, pixel % width
+
+
+@triton.jit(do_not_specialize=["pixels", "units", "height", "width", "out_height", "out_width", "top", "left"])
+def _convolved(
+    x, weight, y, pixels, units, height, width, out_height, out_width, top, left,
+    STRIDE: tl.constexpr, SIZE: tl.constexpr, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """y[i, j] = Σ x[i·stride + a - top, j·stride + b - left] w[a, b]."""
+    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
+    pixel = tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT)
+    image, row, across = _place(pixel, out_height, out_width)
+    total = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    for a in tl.static_range(SIZE):
+        for b in tl.static_range(SIZE):
+            i, j = row * STRIDE + a - top, across * STRIDE + b - left
+            inside = (pixel < pixels) & (i >= 0) & (i < height) & (j >= 0) & (j < width)
+            at = ((image * height + i) * width + j).to(tl.int64) * columns
+            value = tl.load(x + at[:, None] + column[None, :], inside[:, None] & there[None, :], 0.0).to(tl.float32)
+            factor = tl.load(weight + (a * SIZE + b) * columns + column, there, 0.0).to(tl.float32)
+            total += value * factor[None, :]
+    at = pixel.to(tl.int64) * columns
+    mask = (pixel < pixels)[:, None] & there[None, :]
+    tl.store(y + at[:, None] + column[None, :], total.to(y.dtype.element_ty), mask)
+
+
+@triton.jit(do_not_specialize=["places", "units", "height", "width", "out_height", "out_width", "top", "left"])
+def _passed_on(
+    dy, weight, dx, places, units, height, width, out_height, out_width, top, left,
+    STRIDE: tl.constexpr, SIZE: tl.constexpr, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The gradient of x. Pixels whose row and column leave the same remainders by the stride are seen through the same
+    weights: a program has such pixels alone, and of the weights those only."""
+    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
+    row_rest, across_rest = tl.program_id(2) // STRIDE, tl.program_id(2) % STRIDE
+    place = tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT)
+    image, row, across = _place(place, tl.cdiv(height, STRIDE), tl.cdiv(width, STRIDE))
+    row, across = row * STRIDE + row_rest, across * STRIDE + across_rest
+    exists = (place < places) & (row < height) & (across < width)
+    total = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    for m in tl.static_range((SIZE + STRIDE - 1) // STRIDE):
+        for n in tl.static_range((SIZE + STRIDE - 1) // STRIDE):
+            a, b = (row_rest + top) % STRIDE + m * STRIDE, (across_rest + left) % STRIDE + n * STRIDE
+            up, back = row + top - a, across + left - b  # multiples of the stride
+            i, j = up // STRIDE, back // STRIDE
+            inside = exists & (up >= 0) & (i < out_height) & (back >= 0) & (j < out_width)
+            inside = inside & (row + top - up < SIZE) & (across + left - back < SIZE)  # a and b, of every pixel
+            at = ((image * out_height + i) * out_width + j).to(tl.int64) * columns
+            slope = tl.load(dy + at[:, None] + column[None, :], inside[:, None] & there[None, :], 0.0).to(tl.float32)
+            known = tl.minimum(a, SIZE - 1) * SIZE + tl.minimum(b, SIZE - 1)
+            factor = tl.load(weight + known * columns + column, there, 0.0).to(tl.float32)
+            total += slope * factor[None, :]
+    at = ((image * height + row) * width + across).to(tl.int64) * columns
+    tl.store(dx + at[:, None] + column[None, :], total.to(dx.dtype.element_ty), exists[:, None] & there[None, :])
+
+
+@triton.jit(do_not_specialize=["pixels", "units", "height", "width", "out_height", "out_width", "top", "left", "each"])
+def _weight_sums(
+    x, dy, partial, pixels, units, height, width, out_height, out_width, top, left, each,
+    STRIDE: tl.constexpr, SIZE: tl.constexpr, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The gradient of one weight of every channel, summed over a part of all pixels."""
+    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(0))
+    a, b = tl.program_id(1) // SIZE, tl.program_id(1) % SIZE
+    total = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    start = tl.program_id(2) * each
+    for first in tl.range(0, tl.minimum(each, pixels - start), HEIGHT, num_stages=3):
+        pixel = start + first + tl.arange(0, HEIGHT)
+        image, row, across = _place(pixel, out_height, out_width)
+        i, j = row * STRIDE + a - top, across * STRIDE + b - left
+        inside = (pixel < pixels) & (i >= 0) & (i < height) & (j >= 0) & (j < width)
+        mask = inside[:, None] & there[None, :]
+        at = ((image * height + i) * width + j).to(tl.int64) * columns
+        value = tl.load(x + at[:, None] + column[None, :], mask, 0.0).to(tl.float32)
+        slope = tl.load(dy + pixel.to(tl.int64)[:, None] * columns + column[None, :], mask, 0.0).to(tl.float32)
+        total += value * slope
+    at = (tl.program_id(2) * SIZE * SIZE + tl.program_id(1)) * columns
+    tl.store(partial + at + column, tl.sum(total, 0), there)
+
+
+class Stencil(NamedTuple):
+    """Which pixels a pixel of the result sees: `size`² of them, from (i·stride - top, j·stride - left) on."""
+
+    size: int
+    stride: int
+    top: int
+    left: int
+    out_height: int
+    out_width: int
+
+
+def _tile(columns: int) -> tuple[int, int, dict[str, int]]:
+    """Blocks of channels, pixels of a tile, and what a kernel must be told."""
+    multiple, width, blocks = channel_blocks(columns)
+    height = ENTRIES // width
+    return blocks, height, {"MULTIPLE": multiple, "HEIGHT": height, "WIDTH": width, "num_warps": WARPS}
+
+
+def _sizes(stencil: Stencil, images: torch.Size, multiple: int) -> tuple[int, ...]:
+    _, channels, height, width = images
+    return channels // multiple, height, width, stencil.out_height, stencil.out_width, stencil.top, stencil.left
+
+
+def _by_tap(weight: Tensor) -> Tensor:
+    """(size², C): a weight of neighbouring channels lies side by side, as their pixels do."""
+    return weight.flatten(1).t().contiguous()
+
+
+def convolved(x: Tensor, weight: Tensor, stencil: Stencil) -> Tensor:
+    """Each channel (B, C, H, W) with its own weights (C, 1, size, size)."""
+    batch, channels = x.shape[:2]
+    blocks, height, tile = _tile(channels)
+    y = _images(x, batch, channels, stencil.out_height, stencil.out_width)
+    pixels = batch * stencil.out_height * stencil.out_width
+    _convolved[triton.cdiv(pixels, height), blocks](
+        x, _by_tap(weight), y, pixels, *_sizes(stencil, x.shape, tile["MULTIPLE"]),
+        STRIDE=stencil.stride, SIZE=stencil.size, **tile,
+    )  # fmt: skip
+    return y
+
+
+def input_gradient(dy: Tensor, images: torch.Size, weight: Tensor, stencil: Stencil) -> Tensor:
+    batch, channels, high, wide = images
+    blocks, height, tile = _tile(channels)
+    dx = _images(dy, batch, channels, high, wide)
+    stride = stencil.stride
+    places = batch * triton.cdiv(high, stride) * triton.cdiv(wide, stride)
+    _passed_on[triton.cdiv(places, height), blocks, stride * stride](
+        dy, _by_tap(weight), dx, places, *_sizes(stencil, images, tile["MULTIPLE"]),
+        STRIDE=stride, SIZE=stencil.size, **tile,
+    )  # fmt: skip
+    return dx
+
+
+def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, stencil: Stencil) -> Tensor:
+    channels, taps = x.shape[1], stencil.size**2
+    blocks, height, tile = _tile(channels)
+    pixels = dy.numel() // channels
+    tiles = triton.cdiv(pixels, height)
+    parts = min(tiles, max(1, PROGRAMS * multiprocessors(x.device) // (blocks * taps)))
+    each = triton.cdiv(tiles, parts) * height
+    parts = triton.cdiv(pixels, each)
+    partial = x.new_empty(parts, taps, channels, dtype=torch.float32)
+    _weight_sums[blocks, taps, parts](
+        x, dy, partial, pixels, *_sizes(stencil, x.shape, tile["MULTIPLE"]), each,
+        STRIDE=stencil.stride, SIZE=stencil.size, **tile,
+    )  # fmt: skip
+    gradient: Tensor = partial.sum(0).t().reshape(weight.shape).to(weight.dtype)
+    return gradient
+
+
+def _images(like: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)

@@ -1,0 +1,1 @@
+"""One reader per data format; each returns a `Dataset`."""

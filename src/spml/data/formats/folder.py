@@ -1,0 +1,177 @@
+"""A folder per class: each sub-folder is a class, its images are the rows known to have it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+from typing import NamedTuple, Unpack
+
+from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions
+from spml.data.formats.user_data import SPLITS, from_known
+from spml.data.stores.images import SUFFIXES, FilePath, ImageStore
+from spml.errors import InputError
+from spml.labels import Labels
+
+_ENDING = 4096
+
+
+class _Image(NamedTuple):
+    name: str
+    """Its path from the data's folder on, with slashes: one text for each of millions of images, and no more."""
+    split: str
+    label: str
+
+
+def from_folder(
+    path: FilePath,
+    *,
+    size: int = PHOTO_SIZE,
+    validation_share: float = 0.2,
+    seed: int = 1200,
+    **options: Unpack[ImageOptions],
+) -> Dataset:
+    """Rows from `path/<class>/…/<image>`, or from `path/train/<class>/…` with `val` and `test` beside `train`.
+
+    The same bytes under two classes are one image with two known positives. Without a `val` folder, a share of the
+    labelled rows becomes validation. Options are those of `ImageStore`; no image is decoded here.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise InputError(f"{root}: there is no such folder.")
+    found, left_out = _images(root)
+    if not found:
+        raise InputError(f"{root}: there is no image in it or its folders ({', '.join(SUFFIXES)}).")
+    images, classes, notes = _by_class(root, found)
+    known = [[image.label] for image in images]
+    copies: set[int] = set()
+    merged = _same_in_several_classes(root, images)
+    for first, *others in merged:
+        known[first] = sorted({images[row].label for row in (first, *others)})
+        copies.update(others)
+    rows = [row for row in range(len(images)) if row not in copies]
+    names = [images[row].name for row in rows]
+    labels = Labels.from_lists([known[row] for row in rows], classes, ids=names)
+    if merged:
+        example = images[min(merged)[0]].name.rpartition("/")[2]
+        notes.append(
+            f"{len(merged)} images lie in more than one class folder, byte for byte: each is one row with all its "
+            f"classes (for example {example!r})."
+        )
+    if left_out:
+        notes.append(f"{len(left_out)} hidden or other files were left out (for example {left_out[0]!r}).")
+    store = ImageStore([os.path.join(root, name) for name in names], size, **options)
+    splits = [images[row].split for row in rows]
+    return from_known(root.resolve().name, store, labels, splits, notes, validation_share=validation_share, seed=seed)
+
+
+def _images(root: Path) -> tuple[list[str], list[str]]:
+    """The names of the images below a folder, sorted, and of the files that are none."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename}: the folder cannot be read ({error.strerror}).") from error
+
+    images: list[str] = []
+    others: list[str] = []
+    for folder, folders, files in os.walk(root, onerror=refuse, followlinks=True):
+        folders[:] = sorted(name for name in folders if not hidden(name) and not _leads_back(folder, name))
+        inside = Path(folder).relative_to(root).as_posix()
+        before = "" if inside == "." else f"{inside}/"
+        for name in sorted(files):
+            is_image = os.path.splitext(name)[1].lower() in SUFFIXES and not hidden(name)
+            (images if is_image else others).append(before + name)
+    return images, others
+
+
+def _leads_back(folder: str, name: str) -> bool:
+    """Whether it is a link to a folder it is itself in."""
+    path = os.path.join(folder, name)
+    if not os.path.islink(path):
+        return False
+    return os.path.realpath(path) in {os.path.realpath(above) for above in (Path(folder), *Path(folder).parents)}
+
+
+def hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], list[str]]:
+    """Each image with its split and class; the classes, sorted; notes."""
+    tops = {name.partition("/")[0] for name in names if "/" in name}
+    has_splits = "train" in {SPLITS.get(top.casefold()) for top in tops} and all(
+        top.casefold() in SPLITS for top in tops
+    )
+    depth = 1 if has_splits else 0  # where the class stands in the path
+    images: list[_Image] = []
+    loose: list[str] = []
+    for name in names:
+        *folders, _ = name.split("/", depth + 1)
+        if len(folders) == depth + 1:
+            split = SPLITS[folders[0].casefold()] if has_splits else "train"
+            images.append(_Image(name, split, sys.intern(folders[depth])))
+        else:
+            loose.append(name)
+    if not images:
+        where = "the folders train, val and test hold" if has_splits else "it holds"
+        raise InputError(
+            f"{root}: {where} {len(names)} images but no folder per class: put the images of each class in a "
+            "folder with its name, or give a table (csv, parquet) of image paths and labels."
+        )
+    classes = {image.label for image in images}
+    notes = []
+    if loose:
+        notes.append(f"{len(loose)} images lie in no class folder and were left out (for example {loose[0]!r}).")
+    if has_splits:
+        notes.append(f"the folders {', '.join(sorted(tops))} are taken as the split, the folders in them as classes.")
+    empty = sorted(
+        entry.name
+        for top in ([root / name for name in tops] if has_splits else [root])
+        for entry in top.iterdir()
+        if entry.is_dir() and not hidden(entry.name) and entry.name not in classes
+    )
+    if len(empty) == 1:
+        notes.append(f"the folder {empty[0]!r} holds no image and is no class.")
+    elif empty:
+        notes.append(f"the folders {', '.join(map(repr, empty))} hold no image and are no classes.")
+    return images, sorted(classes), notes
+
+
+def _same_in_several_classes(root: Path, images: list[_Image]) -> list[list[int]]:
+    """The rows, ascending, of each content that lies in several classes of one split.
+
+    Few files are read whole: those that agree with one of another class in their length and their last bytes.
+    """
+
+    def length(image: _Image) -> tuple[str, int | str]:
+        try:
+            return image.split, os.stat(os.path.join(root, image.name)).st_size
+        except FileNotFoundError:  # a link to nothing, which is said or skipped when images are read
+            return image.split, image.name
+
+    def ending(image: _Image) -> bytes:
+        with open(os.path.join(root, image.name), "rb", buffering=0) as file:
+            file.seek(-min(_ENDING, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            return hashlib.sha256(file.read(_ENDING)).digest()
+
+    def content(image: _Image) -> bytes:
+        with open(os.path.join(root, image.name), "rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+
+    groups: list[Iterable[int]] = [range(len(images))]
+    try:
+        for trait in (length, ending, content):
+            groups = [part for rows in groups for part in _apart(rows, images, trait)]
+    except OSError as error:
+        raise InputError(f"{error.filename}: the image cannot be read ({error.strerror}).") from error
+    return [list(rows) for rows in groups]
+
+
+def _apart(rows: Iterable[int], images: list[_Image], trait: Callable[[_Image], Hashable]) -> list[list[int]]:
+    """The rows by a trait of theirs; those that meet no other class are left out."""
+    parts: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for row in rows:
+        parts[trait(images[row])].append(row)
+    return [part for part in parts.values() if len({images[row].label for row in part}) > 1]

@@ -1,0 +1,134 @@
+"""NUS-WIDE in its official layout: 81 concepts, images from Flickr."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, Truth, open_store, read_lines
+from spml.data.formats.official import (
+    PaperCounts,
+    count_mismatches,
+    from_truth,
+    need_distinct,
+    need_file,
+    need_images,
+    with_count_notes,
+)
+from spml.data.stores.images import FilePath
+from spml.errors import InputError
+from spml.labels import Labels
+
+LABELS, LISTS, IMAGES = "Groundtruth.zip", "ImageList.zip", "the archive of the Flickr images"
+OFFICIAL_IMAGES = (161_789, 107_859)
+MERGED_TRAIN = 150_000
+PAPER = PaperCounts(81, 120_000, 30_000, 60_260, "1.89", 0, 11, "Zhou et al. 2022, Table 4; Cole et al. 2021, Table A3")
+
+
+def from_nuswide(
+    path: FilePath,
+    *,
+    split: Literal["merged", "official"] = "merged",
+    train_images: int = MERGED_TRAIN,
+    missing_images: Literal["error", "drop"] = "error",
+    positives: int | None = 1,
+    seed: int = 1200,
+    strict: bool = False,
+    features: FilePath | None = None,
+    size: int = PHOTO_SIZE,
+    **options: Unpack[ImageOptions],
+) -> Dataset:
+    """Groundtruth/TrainTestLabels, ImageList and the images (Flickr or images) below `path`.
+
+    `merged`, as in the papers: the official training and test images together, of which `train_images` are drawn
+    for training; which ones the papers drew is not published. `official`: as the lists have it. Rows without a
+    label are kept. `missing_images="drop"` leaves out rows whose image is not there, as for a re-crawl.
+    """
+    if split not in ("merged", "official"):
+        raise InputError(f"split is {split!r}: it must be 'merged' or 'official'.")
+    if missing_images not in ("error", "drop"):
+        raise InputError(f"missing_images is {missing_images!r}: it must be 'error' or 'drop'.")
+    root = Path(path)
+    concepts = _concepts(root)
+    notes: list[str] = []
+    names: list[str] = []
+    blocks = []
+    for part in ("Train", "Test"):
+        file = need_file(root / "ImageList" / f"{part}Imagelist.txt", LISTS)
+        listed = read_lines(file)
+        blocks.append(_labels(root, concepts, part, len(listed), notes))
+        listed = [line.replace("\\", "/") for line in listed]
+        need_distinct(file, listed, "image", before=names)
+        names += listed
+    matrix, train_rows = np.concatenate(blocks), len(blocks[0])
+    rows = np.arange(len(names))
+    folder = next((root / name for name in ("Flickr", "images", "Images") if (root / name).is_dir()), root / "Flickr")
+    if missing_images == "drop" and features is None:
+        rows = np.flatnonzero([(folder / name).is_file() for name in names])
+        if not len(rows):
+            raise InputError(f"{folder}: none of the {len(names)} images of the lists is there.")
+        notes.append(f"{len(names) - len(rows)} of {len(names)} images are not there; their rows are left out.")
+        train_rows = int(np.searchsorted(rows, train_rows))
+    if split == "merged":
+        if not 0 < train_images < len(rows):
+            raise InputError(
+                f"train_images is {train_images}: it must be above 0 and below the number of images, {len(rows)}."
+            )
+        order = np.random.RandomState(seed).permutation(len(rows))
+        rows = rows[np.concatenate([np.sort(order[:train_images]), np.sort(order[train_images:])])]
+        train_rows = train_images
+    names = [names[row] for row in rows]
+    files = need_images(folder, names, IMAGES) if features is None else [Path(name) for name in names]
+    truth = Truth(Labels.from_matrix(matrix[rows], concepts, ids=names))
+    store = open_store(files, features, size, **options)
+    name = "nuswide" if split == "merged" else "nuswide-official"
+    dataset = from_truth(name, store, names, truth, train_rows, positives=positives, seed=seed, notes=notes)
+    return with_count_notes(dataset, check_counts(dataset), strict)
+
+
+def check_counts(dataset: Dataset) -> list[str]:
+    """Every count that differs from the papers', in words; of the official split, from the official lists'."""
+    if dataset.name == "nuswide":
+        return count_mismatches(dataset, PAPER)
+    ours = (len(dataset.train) + len(dataset.validation), len(dataset.test))
+    found = [("classes", len(dataset.classes), PAPER.classes)]
+    found += zip(("training images", "test images"), ours, OFFICIAL_IMAGES, strict=True)
+    return [f"{what}: {here} here, {there} in the official lists" for what, here, there in found if here != there]
+
+
+def _concepts(root: Path) -> list[str]:
+    """The concepts in the order of their list, or by their label files in alphabetical order, which is the same."""
+    for listed in (root / "Concepts81.txt", root / "ConceptsList" / "Concepts81.txt"):
+        if listed.is_file():
+            concepts = read_lines(listed)
+            need_distinct(listed, concepts, "concept")
+            if not concepts:
+                raise InputError(f"{listed}: it lists no concept.")
+            return concepts
+    folder = root / "Groundtruth" / "TrainTestLabels"
+    found = sorted(file.name[len("Labels_") : -len("_Train.txt")] for file in folder.glob("Labels_*_Train.txt"))
+    if not found:
+        need_file(folder / "Labels_airport_Train.txt", LABELS)
+    return found
+
+
+def _labels(root: Path, concepts: list[str], part: str, rows: int, notes: list[str]) -> npt.NDArray[np.int8]:
+    """(N, L) +1 and -1 from one file a concept, with a 0 or 1 a line; anything else in a line is unknown."""
+    matrix = np.empty((rows, len(concepts)), np.int8)
+    for column, concept in enumerate(concepts):
+        file = need_file(root / "Groundtruth" / "TrainTestLabels" / f"Labels_{concept}_{part}.txt", LABELS)
+        characters = np.frombuffer(file.read_bytes(), np.uint8)
+        characters = characters[characters > ord(" ")]
+        if len(characters) == rows and np.isin(characters, (ord("0"), ord("1"))).all():
+            matrix[:, column] = np.where(characters == ord("1"), 1, -1)
+            continue
+        lines = read_lines(file)
+        if len(lines) != rows:
+            raise InputError(f"{file}: it has {len(lines)} lines, the list of images {rows}.")
+        matrix[:, column] = [{"0": -1, "1": 1}.get(line, 0) for line in lines]
+        odd = next(line for line in lines if line not in ("0", "1"))
+        notes.append(f"{file.name}, line {lines.index(odd) + 1}: {odd!r} is neither 0 nor 1 and is taken as unknown.")
+    return matrix

@@ -1,0 +1,97 @@
+"""What the adapters of one's own data share: a validation part carved off, and notes on the classes."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from spml.data.dataset import Dataset, Int64
+from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import ImageStore
+from spml.errors import InputError
+from spml.labels import Labels, split
+
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""How people name the parts of a split (lower case)."""
+
+
+def from_known(
+    name: str,
+    store: ImageStore | FeatureStore,
+    labels: Labels,
+    splits: Sequence[str],
+    notes: Iterable[str],
+    *,
+    validation_share: float,
+    seed: int,
+) -> Dataset:
+    """A user's own rows: labels with ids, and of each row whether it is for train, validation or test.
+
+    Where no row is for validation, some of the training rows become it (`carve`).
+    """
+    assert labels.ids is not None
+    parts: dict[str, Int64] = {
+        part: np.flatnonzero(np.array(splits) == part) for part in ("train", "validation", "test")
+    }
+    if not len(parts["train"]):
+        raise InputError(f"{name}: no row is for training.")
+    if not len(parts["validation"]):
+        parts["train"], parts["validation"] = carve(labels, parts["train"], share=validation_share, seed=seed)
+    return Dataset(name, store, labels.ids, labels, None, **parts, notes=(*notes, *class_notes(labels)))
+
+
+def carve(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 1200) -> tuple[Int64, Int64]:
+    """Some of the labelled rows for validation: (train, validation), both ascending.
+
+    Rows without a label stay in train, and so does one row of every class: what is not trained on is not learned.
+    """
+    positive_rows, columns = labels.positives()
+    inside = np.isin(positive_rows, rows)
+    positive_rows, columns = positive_rows[inside], columns[inside]
+    labelled = np.flatnonzero(np.bincount(positive_rows))
+    kept, held_out = (labelled[part] for part in split(len(labelled), validation_share=share, seed=seed))
+    trained = np.isin(positive_rows, kept)
+    all_, left = (np.bincount(part, minlength=labels.num_classes) for part in (columns, columns[trained]))
+    back = [positive_rows[columns == column][0] for column in np.flatnonzero((all_ > 0) & (left == 0))]
+    use = np.zeros(len(labels), np.int8)  # np.setdiff1d takes half a second for a million rows
+    use[rows] = 1
+    use[held_out] = 2
+    use[back] = 1
+    return np.flatnonzero(use == 1), np.flatnonzero(use == 2)
+
+
+def look_alikes(classes: Iterable[str]) -> list[str]:
+    """A note on every group of class names that differ only in case, blanks, hyphens or the form of accents."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for name in classes:
+        plain = unicodedata.normalize("NFKC", name).casefold().replace("_", " ").replace("-", " ")
+        groups[" ".join(plain.split())].append(name)
+    return [
+        f"the classes {', '.join(map(repr, names))} differ only in how they are written and are kept apart: "
+        "if they mean the same, name them alike."
+        for names in groups.values()
+        if len(names) > 1
+    ]
+
+
+def class_notes(labels: Labels) -> list[str]:
+    """Notes on classes with one row, on look-alikes and on rows without a label."""
+    positives = labels.counts().positives
+    lonely = [name for name, count in zip(labels.classes, positives, strict=True) if count == 1]
+    notes = look_alikes(labels.classes)
+    if len(labels.classes) == 1:
+        notes.append(f"there is one class, {labels.classes[0]!r}: nothing else can be recovered.")
+    if lonely:
+        named = ", ".join(map(repr, lonely[:5])) + (", …" if len(lonely) > 5 else "")
+        notes.append(f"{len(lonely)} of {len(labels.classes)} classes have only one row: {named}.")
+    unlabelled = np.count_nonzero(np.bincount(labels.positives()[0], minlength=len(labels)) == 0)
+    if unlabelled:
+        notes.append(f"{unlabelled} of {len(labels)} rows have no label; they are kept, with nothing known.")
+    return notes

@@ -1,0 +1,181 @@
+"""PASCAL VOC 2012 in its official layout, and folders of VOC annotations of one's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Unpack
+from xml.etree import ElementTree
+
+import numpy as np
+
+from spml.data.dataset import PHOTO_SIZE, Dataset, Float32, ImageOptions, Truth, open_store, read_lines
+from spml.data.formats.official import (
+    PaperCounts,
+    count_mismatches,
+    from_truth,
+    need_distinct,
+    need_file,
+    need_images,
+    with_count_notes,
+)
+from spml.data.formats.user_data import from_known
+from spml.data.stores.images import SUFFIXES, FilePath, ImageStore
+from spml.errors import InputError
+from spml.labels import Labels
+
+ARCHIVE = "VOCtrainval_11-May-2012.tar"
+CLASSES = (
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+"""The 20 classes in alphabetical order, as in Cole et al.'s code: the single positives depend on it."""
+PAPER = PaperCounts(20, 4574, 1143, 5823, "1.46", 1, 5, "Zhou et al. 2022, Table 4; Cole et al. 2021, Table A3")
+
+
+class _Scene(NamedTuple):
+    shares: dict[str, float]
+    """Of each class that is present, the share of the image its largest box covers."""
+    file: str
+
+
+def from_voc(
+    path: FilePath,
+    *,
+    positives: int | None = 1,
+    seed: int = 1200,
+    strict: bool = False,
+    features: FilePath | None = None,
+    size: int = PHOTO_SIZE,
+    **options: Unpack[ImageOptions],
+) -> Dataset:
+    """The official training set (train.txt) split as Cole et al. do; the official validation set (val.txt) is the test.
+
+    `path` is VOC2012, VOCdevkit or the folder that holds it. Objects marked difficult do not count; an image with
+    no other is left out.
+    """
+    root = voc_root(Path(path)) or Path(path)
+    shares: list[dict[str, float]] = []
+    ids: list[str] = []
+    parts = []
+    for part in ("train", "val"):
+        file = need_file(root / "ImageSets" / "Main" / f"{part}.txt", ARCHIVE)
+        listed = sorted(read_lines(file))
+        need_distinct(file, listed, "image", before=ids)
+        scenes = [_annotation(need_file(root / "Annotations" / f"{image}.xml", ARCHIVE)) for image in listed]
+        kept = [place for place, scene in enumerate(scenes) if scene.shares]
+        ids += [listed[place] for place in kept]
+        shares += [scenes[place].shares for place in kept]
+        parts.append(len(kept))
+        if not ids:
+            raise InputError(f"{file}: it lists no image with an object that counts.")
+    for image, scene in zip(ids, shares, strict=True):
+        for unknown in scene.keys() - set(CLASSES):
+            raise InputError(
+                f"{root / 'Annotations' / image}.xml: the class {unknown!r} is none of the 20 of VOC; annotations of "
+                "your own are of the kind voc-annotations."
+            )
+    names = [f"{image}.jpg" for image in ids]
+    files = need_images(root / "JPEGImages", names, ARCHIVE) if features is None else [Path(name) for name in names]
+    store = open_store(files, features, size, **options)
+    largest = _largest_share(shares, CLASSES)
+    truth = Truth(Labels.from_matrix((largest > 0).astype(np.int8), CLASSES, ids=names, coding="full"), largest)
+    dataset = from_truth("voc12", store, names, truth, parts[0], positives=positives, seed=seed)
+    return with_count_notes(dataset, check_counts(dataset), strict)
+
+
+def check_counts(dataset: Dataset) -> list[str]:
+    """Every count that differs from the papers', in words."""
+    return count_mismatches(dataset, PAPER)
+
+
+def from_voc_annotations(
+    path: FilePath,
+    *,
+    size: int = PHOTO_SIZE,
+    validation_share: float = 0.2,
+    seed: int = 1200,
+    **options: Unpack[ImageOptions],
+) -> Dataset:
+    """One's own images with VOC annotations: `Annotations/*.xml` beside `JPEGImages` or `images`.
+
+    What an annotation names is a known positive, everything else is unknown.
+    """
+    root = Path(path)
+    annotations = sorted((root / "Annotations").glob("*.xml"))
+    if not annotations:
+        raise InputError(f"{root / 'Annotations'}: there are no annotations (*.xml).")
+    folders = [root / name for name in ("JPEGImages", "images", "Images") if (root / name).is_dir()]
+    if not folders:
+        raise InputError(f"{root / 'JPEGImages'}: there is no such folder; the images are expected there.")
+    by_stem = {file.stem: file for file in sorted(folders[0].iterdir()) if file.suffix.lower() in SUFFIXES}
+    lists: list[list[str]] = []
+    of: dict[Path, Path] = {}
+    for annotation in annotations:
+        scene = _annotation(annotation)
+        image = folders[0] / scene.file
+        found = image if scene.file and image.is_file() else by_stem.get(annotation.stem)
+        if found is None:
+            raise InputError(f"{annotation}: its image {scene.file or annotation.stem!r} is not in {folders[0]}.")
+        if found in of:
+            raise InputError(f"{annotation}: its image {found.name!r} is that of {of[found].name} already.")
+        lists.append(sorted(scene.shares))
+        of[found] = annotation
+    if not any(lists):
+        raise InputError(f"{root / 'Annotations'}: no annotation names an object.")
+    files = list(of)
+    labels = Labels.from_lists(lists, ids=[file.relative_to(root).as_posix() for file in files])
+    store = ImageStore(files, size, **options)
+    splits = ["train"] * len(files)
+    notes = ["what an annotation names is known to be present; of the other classes nothing is known."]
+    return from_known(root.resolve().name, store, labels, splits, notes, validation_share=validation_share, seed=seed)
+
+
+def voc_root(path: Path) -> Path | None:
+    """The folder VOC2012, which is `path` or lies below it."""
+    roots = (path, path / "VOC2012", path / "VOCdevkit" / "VOC2012")
+    return next((root for root in roots if any((root / "ImageSets" / "Main").glob("*train*.txt"))), None)
+
+
+def _annotation(path: Path) -> _Scene:
+    try:
+        tree = ElementTree.parse(path).getroot()
+    except (ElementTree.ParseError, OSError, ValueError, LookupError) as error:  # the last: of an unknown encoding
+        raise InputError(f"{path}: the annotation cannot be read ({error}).") from error
+    width, height = (_number(path, tree, f"size/{side}", "the image") for side in ("width", "height"))
+    shares: dict[str, float] = {}
+    for place, thing in enumerate(tree.iter("object"), start=1):
+        if (thing.findtext("difficult") or "0").strip() == "1":
+            continue
+        name = (thing.findtext("name") or "").strip()
+        if not name:
+            raise InputError(f"{path}: object {place} has no name.")
+        of = f"object {place} ({name})"
+        left, top, right, bottom = (_number(path, thing, f"bndbox/{c}", of) for c in ("xmin", "ymin", "xmax", "ymax"))
+        area = max(0.0, right - left) * max(0.0, bottom - top) / max(1.0, width * height)
+        # A box without area is still an object: what is present is never 0.
+        shares[name] = max(shares.get(name, 0.0), area, 1e-6)
+    return _Scene(shares, (tree.findtext("filename") or "").strip())
+
+
+def _number(path: Path, element: ElementTree.Element, field: str, of: str) -> float:
+    """0 where it is missing."""
+    text = element.findtext(field) or "0"
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{path}: {field} of {of} is {text!r}: it must be a number.")
+    return number
+
+
+def _largest_share(shares: Sequence[dict[str, float]], classes: Sequence[str]) -> Float32:
+    """(N, L) share of the image that the largest box of the class covers, 0 where absent."""
+    column = {name: place for place, name in enumerate(classes)}
+    largest = np.zeros((len(shares), len(classes)), np.float32)
+    for row, scene in enumerate(shares):
+        for name, share in scene.items():
+            largest[row, column[name]] = share
+    return largest

@@ -1,0 +1,1 @@
+"""Where rows are kept: images, feature matrices, files larger than memory."""

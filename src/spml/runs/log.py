@@ -1,0 +1,85 @@
+"""The log of a run: one JSON object a line, the truth that everything else is drawn from."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from spml.errors import InputError
+from spml.runs.checkpoint import write_text
+
+
+class Tracker(Protocol):
+    """Something that also wants the numbers: TensorBoard, trackio."""
+
+    def log(self, values: dict[str, float], step: int) -> None: ...
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+
+class _Trackio:
+    def __init__(self, folder: Path) -> None:
+        import trackio
+
+        self._run: Any = trackio.init(project="spml", name=folder.name)
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self._run.log(values, step=step)
+
+
+_TRACKERS: dict[str, Callable[[Path], Tracker]] = {"tensorboard": _TensorBoard, "trackio": _Trackio}
+
+
+def tracker(name: str, folder: Path) -> Tracker:
+    """A tracker by name; it comes with the extra `track`."""
+    if name not in _TRACKERS:
+        raise InputError(f"track must be one of {', '.join(_TRACKERS)}, not {name!r}")
+    try:
+        return _TRACKERS[name](folder)
+    except ImportError:
+        raise InputError(f"track={name} needs its package: pip install 'spml[track]'") from None
+
+
+class RunLog:
+    """Lines of `log.jsonl`. A resumed run drops what was written after its checkpoint."""
+
+    def __init__(self, path: Path, trackers: tuple[Tracker, ...] = ()) -> None:
+        self.path, self.trackers = path, trackers
+
+    def cut(self, step: int) -> None:
+        """Forget every line of a later step than `step`."""
+        if self.path.exists():
+            kept = [line for line in read_log(self.path) if line["step"] <= step]
+            write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def has(self, kind: str) -> bool:
+        """Whether a line of this kind is there."""
+        return self.path.exists() and any(line["kind"] == kind for line in read_log(self.path))
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        numbers = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+        for each in self.trackers:
+            each.log(numbers, step)
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of a log; a last line cut short by a kill is left out."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines

@@ -1,0 +1,139 @@
+"""How good heads are: average precision of labelled rows, all heads in one product or very many classes by parts."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.metrics import average_precision
+from spml.train.linear.rows import Rows, as_features
+
+Truth = Labels | Tensor | npt.NDArray[Any]
+Selection = Literal["map"] | Callable[[Tensor, Tensor], float]
+
+JUDGED = 2**26  # logits held at one time
+
+
+class Judge:
+    """Scores heads on labelled rows, all heads of a group in one product."""
+
+    def __init__(
+        self, features: Any, truth: Truth, dim: int, classes: int, selection: Selection, device: torch.device
+    ) -> None:
+        store = as_features(features)
+        self.selection = selection
+        if selection != "map" and not callable(selection):
+            raise InputError(f"selection must be 'map' or a function of (scores, truth), not {selection!r}")
+        if store.dim != dim:
+            raise InputError(f"validation has {store.dim} features a row, training {dim}")
+        self.truth = KnownTruth(truth, device)
+        if self.truth.shape != (len(store), classes):
+            raise InputError(
+                f"the validation truth is a table of {self.truth.shape}, expected "
+                f"{(len(store), classes)}: a row for each row of features, a column for each class"
+            )
+        if not self.truth.has_positive:
+            raise InputError("the validation truth has no positive: no epoch can be told from another by it")
+        store.check_finite()
+        self.features = Rows(store, device)
+
+    def scores(self, weight: Tensor, bias: Tensor) -> list[float]:
+        """One score a head; NaN for a head that no longer predicts finite numbers."""
+        heads, entries = len(weight), math.prod(self.truth.shape)
+        if entries > JUDGED and not callable(self.selection):
+            each = (class_precision(self.features, weight[h], bias[h], self.truth) for h in range(heads))
+            return [math.nan if precision is None else float(precision.nanmean()) for precision in each]
+        together = max(1, JUDGED // entries)  # heads whose logits are held at one time
+        return [
+            score
+            for start in range(0, heads, together)
+            for score in self._scores(weight[start : start + together], bias[start : start + together])
+        ]
+
+    def _scores(self, weight: Tensor, bias: Tensor) -> list[float]:
+        logits = torch.cat([logits_of_heads(x, weight, bias) for x in self.features.blocks()])  # (N, h, L)
+        rows, heads, classes = logits.shape
+        finite = torch.isfinite(logits).all(dim=2).all(dim=0)
+        logits = torch.where(finite[:, None], logits, 0.0)
+        positive, mask = self.truth.columns(slice(0, classes))
+        if callable(self.selection):
+            scores = [float(self.selection(logits[:, h], positive)) for h in range(heads)]
+        else:
+            flat, every = logits.view(rows, -1), positive.repeat(1, heads)
+            mask = None if mask is None else mask.repeat(1, heads)
+            scores = average_precision(flat, every, mask=mask).view(heads, classes).nanmean(1).tolist()
+        return [s if ok else math.nan for s, ok in zip(scores, finite.tolist(), strict=True)]
+
+
+class KnownTruth:
+    """Where labels are present and which entries count, asked for by columns; of a large sparse table never all."""
+
+    def __init__(self, truth: Truth, device: torch.device) -> None:
+        self._device = device
+        self._dense: tuple[Tensor, Tensor | None] | None = None
+        if isinstance(truth, Labels) and math.prod(truth.shape) > JUDGED:
+            counts = truth.counts()
+            self.shape, self.has_positive = truth.shape, bool(counts.positives.any())
+            self._masked = bool(counts.negatives.any() and counts.unknowns.any())
+            entries = truth.entries()
+            order = np.argsort(entries.column, kind="stable")
+            self._column, self._row, self._value = entries.column[order], entries.rows[order], entries.value[order]
+            self._default = entries.default
+        else:
+            positive, mask = _positives(truth)
+            self._dense = positive.to(device), None if mask is None else mask.to(device)
+            self.shape, self.has_positive = (positive.shape[0], positive.shape[1]), bool(positive.any())
+
+    def columns(self, part: slice) -> tuple[Tensor, Tensor | None]:
+        """(N, l) bool: present, and counted (None: all are)."""
+        if self._dense is not None:
+            positive, mask = self._dense
+            return positive[:, part], None if mask is None else mask[:, part]
+        first, last = np.searchsorted(self._column, (part.start, part.stop))
+        table = np.full((self.shape[0], part.stop - part.start), self._default, np.int8)
+        table[self._row[first:last], self._column[first:last] - part.start] = self._value[first:last]
+        values = torch.from_numpy(table).to(self._device)
+        return values > 0, values != 0 if self._masked else None
+
+
+def class_precision(features: Rows, weight: Tensor, bias: Tensor, truth: KnownTruth) -> Tensor | None:
+    """Average precision of every class of a head (L, D), some classes at a time; None where a logit is not finite."""
+    classes = len(weight)
+    width = max(1, JUDGED // len(features))
+    result = []
+    for start in range(0, classes, width):
+        part = slice(start, min(start + width, classes))
+        logits = torch.empty(len(features), part.stop - part.start, device=weight.device)
+        row = 0
+        for x in features.blocks():
+            torch.addmm(bias[part], x, weight[part].T, out=logits[row : row + len(x)])
+            row += len(x)
+        if not bool(torch.isfinite(logits).all()):
+            return None
+        positive, mask = truth.columns(part)
+        result.append(average_precision(logits, positive, mask=mask))
+    return torch.cat(result)
+
+
+def logits_of_heads(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(B, D) features through (H, L, D) weights: (B, H, L)."""
+    heads, classes, dim = weight.shape
+    return torch.addmm(bias.reshape(-1), x, weight.reshape(-1, dim).T).view(-1, heads, classes)
+
+
+def _positives(truth: Truth) -> tuple[Tensor, Tensor | None]:
+    """Where a label is present, (N, L) bool, and which entries count (None: all)."""
+    if isinstance(truth, Labels):
+        table = torch.from_numpy(truth.dense())
+    else:
+        table = torch.as_tensor(truth)
+        if table.dim() != 2:
+            raise InputError(f"the truth must be a table of (rows, classes), not {tuple(table.shape)}")
+    known = table != 0
+    return table > 0, known if bool((table < 0).any()) and not bool(known.all()) else None

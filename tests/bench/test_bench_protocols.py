@@ -1,0 +1,368 @@
+"""Protocol, study and paper files: every shipped one is whole, and what is wrong in one's own is said in a sentence."""
+
+import csv
+import dataclasses
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from spml.bench import quickstart
+from spml.bench.protocols import load_protocol, make_protocol, paper_values, shipped
+from spml.bench.studies import load_study
+from spml.bench.trials import grid_points
+from spml.errors import InputError
+from spml.methods import METHODS
+
+REFERENCE_ONLY: set[str] = set()  # methods a paper compares with that are not built here; so far all are
+MEASURES = {"test_map", "recovery_map", "pseudo_label_precision", "k_low", "k_high"}
+
+
+def study_sides(name):
+    text = shipped("studies")[name].read_text(encoding="utf-8")
+    return [side for side in ("images", "features") if f"[{side}]" in text]
+
+
+@pytest.mark.parametrize("name", shipped("protocols"))
+def test_every_shipped_protocol_is_whole(name):
+    protocol = load_protocol(name)
+    cells = list(protocol.cells(list(protocol.data), protocol.entries(), "grid"))
+    assert len(cells) == len(protocol.data) * len(protocol.methods)
+    for cell in cells:
+        for point in grid_points(cell.space):  # every point of every grid is a trial that can be made
+            trial = cell.base.changed(point)
+            METHODS[trial.method](**trial.settings)
+    if protocol.paper:
+        found = paper_values(protocol.paper)
+        assert found
+        compared = {method for _, method, _ in found} - {"en-cl", "en-scl"}  # LAC's Table 2 has these on ResNet-50 only
+        assert compared <= set(protocol.methods)
+
+
+@pytest.mark.parametrize(("name", "side"), [(n, side) for n in shipped("studies") for side in study_sides(n)])
+def test_every_shipped_study_is_whole(name, side):
+    study = load_study(name, features=side == "features")
+    data = next(iter(study.protocol.data))
+    cells = study.cells([data], study.run, study.protocol.search)
+    assert len(cells) >= len(study.run)
+    assert study.where
+    for cell in cells:
+        METHODS[cell.base.method](**cell.base.settings)
+    if study.protocol.paper:
+        values = paper_values(study.protocol.paper, study.y[0])
+        assert {method for _, method, _ in values} >= {cell.base.entry for cell in cells}
+
+
+def test_the_scenes_are_trained_on_as_in_the_quickstart():
+    trial = load_protocol("scenes").cell("auto", "scenes", "none").base
+    assert trial.train == quickstart.SETTINGS
+    assert trial.backbone == "small"
+
+
+def test_settings_in_every_file_say_where_they_stand():
+    for path in shipped("protocols").values():
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("# "), path.name
+        assert text.count("#") > 10, path.name
+
+
+@pytest.mark.parametrize("name", shipped("papers"))
+def test_papers_tables(name):
+    with shipped("papers")[name].open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    named = {entry for protocol in shipped("protocols") for entry in load_protocol(protocol).methods}
+    for study in shipped("studies"):
+        for side in study_sides(study):
+            named |= set(load_study(study, features=side == "features").protocol.methods)
+    seen = set()
+    for row in rows:
+        assert row["dataset"] in ("voc12", "coco", "nus", "cub")
+        assert row["measure"] in MEASURES
+        assert 0 < float(row["value"]) < 100
+        assert not row["sd"] or 0 < float(row["sd"]) < 10
+        assert (row["method"] in {*METHODS, *named, *REFERENCE_ONLY}) or row["measure"].startswith("k_")
+        key = tuple(row[column] for column in ("table", "setting", "method", "dataset", "measure"))
+        assert key not in seen, key
+        seen.add(key)
+
+
+def test_some_numbers_of_the_papers():
+    def value(file, table, setting, method, data, measure="test_map"):
+        paper = dataclasses.replace(load_protocol("lasd").paper, file=file, table=table, setting=setting)
+        found = paper_values(paper, measure)[setting, method, data]
+        return found.value, found.sd
+
+    assert value("cole2021", "1", "linear", "role", "voc12") == (86.5, None)
+    assert value("cole2021", "1", "finetune", "role-linear-init", "coco") == (69.0, None)
+    assert value("cole2021", "2", "linear", "role", "nus", "recovery_map") == (56.0, None)
+    assert value("zhou2022", "1", "resnet50", "em-apl", "cub") == (21.84, 0.34)
+    assert value("zhou2022", "2 left", "resnet101", "role", "voc12") == (88.37, 0.07)
+    assert value("lasd", "2", "resnet50", "lasd", "nus") == (50.52, 0.03)
+    assert value("xie2022", "2", "label-wise", "lac", "coco") == (75.6, None)
+
+
+def test_the_page_lists_every_protocol_and_study():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    for name in (*shipped("protocols"), *shipped("studies")):
+        assert f"| `{name}` |" in text
+
+
+def test_the_pages_examples_are_files_that_load(tmp_path: Path):
+    text = (Path(__file__).resolve().parents[2] / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    protocol, study = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "protocol.toml").write_text(protocol)
+    (tmp_path / "study.toml").write_text(study)
+    assert load_protocol(str(tmp_path / "protocol.toml")).cell("em-twice", "photos", "grid").base.method == "em"
+    assert len(load_study(str(tmp_path / "study.toml"), features=True).cells(["voc12"], ["an-ls"], "none")) == 4
+
+
+def small(**changes):
+    return {"title": "t", "kind": "linear", "data": {"d": {"k": 1.5}}, "methods": {"an": {}}, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"titel": "t"}, "no key 'titel'"),
+        ({"kind": "deep"}, "kind must be one of linear, finetune, not 'deep'"),
+        ({"search": "random"}, "search must be one of"),
+        ({"data": {"d": {"kk": 1}}}, "data.d: there is no key 'kk'"),
+        ({"methods": {"anx": {}}}, "there is no method 'anx'"),
+        ({"methods": {"an": {"setting": {}}}}, "methods.an: there is no key 'setting'"),
+        ({"methods": {"em": {"settings": {"alpha": 1}}}}, "has no setting 'alpha'"),
+        ({"methods": {"em": {"grid": {"settings": {"alpha": [1]}}}}}, "method 'em' has no setting 'alpha'"),
+        ({"methods": {"em": {"on": {"voc": {}}}}}, "there is no data set 'voc'"),
+        ({"methods": {"em": {"draw": {"by": "taste"}}}}, "uniform, class or size, not 'taste'"),
+        ({"methods": {"em": {"draw": {"bias": 1}}}}, "draw: there is no key 'bias'"),
+        ({"train": {"epoch": 2}}, "train: there is no key 'epoch'"),
+        ({"train": {"schedule": "cosine"}}, "train: there is no key 'schedule'"),  # a linear head has none
+        ({"kind": "finetune", "train": {"schedule": "step"}}, "schedule must be one of"),
+        ({"grid": {"train": {"learning_rate": 0.1}}}, "train.learning_rate must be a list"),
+        ({"grid": {"rate": [0.1]}}, "'rate' is neither settings"),
+        ({"paper": {"file": "nobody"}}, "paper.file must be one of"),
+        ({"title": 5}, "own: title must be a text, not 5"),
+        ({"image_size": "large"}, "own: image_size must be a whole number, not 'large'"),
+        ({"image_size": 0}, "own: image_size must be at least 1, not 0"),
+        ({"seeds": 3}, "own: seeds must be a list of whole numbers, not 3"),
+        ({"seeds": []}, "own: seeds must be a list of whole numbers, not \\[\\]"),
+        ({"seeds": [-1]}, "own: seeds must be whole numbers from 0"),
+        ({"data": ["d"]}, "own: data must be a table, not"),
+        ({"data": {"d": 5}}, "own: data.d must be a table"),
+        ({"data": {"d": {"k": "two"}}}, "own: data.d: k must be a number or \"none\", not 'two'"),
+        ({"paper": "cole2021"}, "own: paper must be a table"),
+        ({"paper": {"file": ["cole2021"]}}, "own: paper: file must be a text"),
+        ({"train": 5}, "own: train must be a table, not 5"),
+        (
+            {"train": {"seed": 3}},
+            r"own: train.seed is not set here: every run is made with each of seeds = \[0, 1, 2\]",
+        ),
+        (
+            {"kind": "finetune", "train": {"views": {"crop_scale": 0.5}}},
+            "train.views: crop_scale must be a list of two",
+        ),
+        ({"kind": "finetune", "train": {"views": {"flip": 2}}}, "own: train: flip is 2"),
+        ({"draw": {"rows": "half"}}, "own: draw: rows must be a number, not 'half'"),
+        ({"draw": {"rows": 2}}, "own: draw.rows is a share"),
+        ({"draw": {"positives": -1}}, "own: draw.positives is a number of labels, 0 or more, not -1"),
+        ({"draw": {"seed": -1}}, "own: draw.seed is a whole number from 0"),
+        ({"draw": {"drop": 1.0}}, "own: draw.drop is a share from 0 and below 1, not 1.0"),
+        ({"draw": {"strength": 2.0}}, "own: draw.strength is the power of what draw.by names: give draw.by"),
+        ({"methods": {"an": {"draw": {"seed": -1}}}}, "own: methods.an: draw.seed is a whole number"),
+        ({"data": {"d": {"k": -1.5}}}, "own: data.d: k must be a number above 0, not -1.5"),
+        ({"data": {"d": {"k": math.nan}}}, "own: data.d: k must be a number above 0, not nan"),
+        ({"grid": {"train": {"learning_rate": [math.inf]}}}, "own: grid: .*learning_rate must be a finite number"),
+        ({"grid": [1]}, "own: grid must be a table"),
+        (
+            {"grid": {"train": {"learning_rate": ["high"]}}},
+            "own: grid: train: learning_rate must be a number, not 'high'",
+        ),
+        ({"grid": {"train": {"seed": [0, 1]}}}, "own: grid: train.seed is not set here"),
+        ({"grid": {"train": {"learning_rate": [0.1, 0.01, 0.1]}}}, "own: grid: train.learning_rate has 0.1 twice"),
+        ({"grid": {"train": {"schedule": ["cosine"]}}}, "'train.schedule' is none of train.epochs, .* linear head has"),
+        ({"kind": "finetune", "grid": {"train": {"views": [{"flip": 0.1}]}}}, "'train.views' is none of"),
+        ({"methods": ["an"]}, "own: methods must be a table"),
+        ({"methods": {"an": 5}}, "own: methods.an must be a table"),
+        ({"methods": {"an": {"method": ["an"]}}}, "own: methods.an: method must be a text"),
+        ({"methods": {"em": {"settings": 5}}}, "own: methods.em: settings must be a table"),
+        ({"methods": {"em": {"settings": {"entropy_weight": "big"}}}}, "settings.entropy_weight must be a number"),
+        (
+            {"methods": {"em": {"grid": {"settings": {"entropy_weight": ["big"]}}}}},
+            "settings.entropy_weight must be a num",
+        ),
+        ({"methods": {"em": {"on": ["d"]}}}, "own: methods.em: on must be a table"),
+        ({"methods": {"em": {"linear_init": 25}}}, "own: methods.em: linear_init must be a table"),
+        (
+            {"methods": {"em": {"linear_init": {"learning_rates": 0.1}}}},
+            "learning_rates must be a list of numbers, not 0.1",
+        ),
+        ({"methods": {"em": {"linear_init": {"epochs": 0}}}}, "linear_init: every number must be above 0"),
+    ],
+)
+def test_what_is_wrong_in_a_protocol_is_said(changes, message):
+    with pytest.raises(InputError, match=message):
+        make_protocol("own", small(**changes))
+
+
+def test_none_is_none_in_every_table():
+    table = small(
+        kind="finetune",
+        head="label-wise",
+        train={"averaging": 0.9, "views": {"crop_scale": "none"}},
+        grid={"train": {"clip": ["none", 1.0]}},
+        draw={"drop": 0.5},
+        methods={"an": {"head": "none", "train": {"averaging": "none"}, "draw": {"drop": "none"}}},
+    )
+    cell = make_protocol("own", table).cell("an", "d", "grid")
+    assert (cell.base.head, cell.base.train.averaging, cell.base.draw.drop) == (None, None, None)
+    assert [cell.base.changed(point).train.clip for point in grid_points(cell.space)] == [None, 1.0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"head": "label-wise"}, {"head_settings": {"dropout": 0.1}}, {"linear_init": {"epochs": 2}}],
+)
+def test_a_head_on_features_is_linear(given):
+    protocol = make_protocol("own", small(methods={"an": given, "em": {"head": "linear"}}))
+    assert protocol.cell("em", "d", "none").base.features
+    with pytest.raises(InputError, match="own: an: on features every head is linear"):
+        protocol.cell("an", "d", "none")
+    with pytest.raises(InputError, match=r"grid: settings\.entropy_weight must be a number"):
+        make_protocol("own", small(grid={"settings": {"entropy_weight": ["big"]}})).cell("em", "d", "grid")
+
+
+def test_missing_files_methods_and_data():
+    with pytest.raises(InputError, match="there is no file 'nothing'"):
+        load_protocol("nothing")
+    protocol = make_protocol("own", small())
+    with pytest.raises(InputError, match="no data set 'coco'; it has d"):
+        protocol.check_data(["coco"])
+    with pytest.raises(InputError, match="there is no method 'anx'"):
+        protocol.entries(["anx"])
+    assert protocol.entries(["em"]) == ["em"]  # a method that the file does not list
+
+
+def test_own_protocol_by_its_path(tmp_path: Path):
+    path = tmp_path / "mine.toml"
+    path.write_text('title = "mine"\nkind = "linear"\n[data.d]\n[methods.an]\n')
+    assert load_protocol(str(path), ["train.epochs=3", "title=other"]).train == {"epochs": 3}
+    path.write_text("title = \n")
+    with pytest.raises(InputError, match=r"mine\.toml: this is not a TOML file"):
+        load_protocol(str(path))
+    with pytest.raises(InputError, match="not of the form key=value"):
+        load_protocol("lasd", ["epochs"])
+
+
+def test_what_a_paper_tells_is_searched_only_on_demand():
+    em = {
+        "grid": {"settings": {"entropy_weight": [0.1, 0.2]}},
+        "on": {"d": {"settings": {"entropy_weight": 0.3}}},
+    }
+    table = small(grid={"train": {"learning_rate": [0.1, 0.01]}}, methods={"em": em})
+    protocol = make_protocol("own", table)
+    assert protocol.cell("em", "d", "published").space == {"train.learning_rate": (0.1, 0.01)}
+    assert protocol.cell("em", "d", "none").space == {}
+    assert len(list(grid_points(protocol.cell("em", "d", "grid").space))) == 4
+    assert protocol.cell("em", "d", "none").base.settings == {"entropy_weight": 0.3}
+    assert protocol.cell("em", "d", "none").base.k == 1.5
+
+
+def test_zhou_on_cub_is_as_their_table_5_says():
+    trial = load_protocol("zhou2022").cell("em-apl", "cub", "published").base
+    assert (trial.train.batch_size, trial.train.learning_rate, trial.train.early_stopping) == (8, 1e-4, 1)
+    assert (trial.settings["entropy_weight"], trial.settings["soft_weight"], trial.settings["warm_up"]) == (
+        0.01,
+        0.4,
+        3,
+    )
+
+
+def test_studies_vary_one_thing_at_a_time():
+    study = load_study("lasd-parameters", features=True)
+    cells = study.cells(["voc12"], study.run, "none")
+    leverages = [c.base.settings["positive_leverage"] for c in cells if c.varied == "settings.positive_leverage"]
+    assert leverages == [0.01, 0.05, 0.1, 0.2, 0.5, 1.0]
+    assert {c.base.settings["positive_leverage"] for c in cells if c.varied == "settings.threshold"} == {0.1}
+    budget = load_study("label-budget", features=True).cells(["voc12"], ["an"], "none")
+    assert [cell.base.draw.rows for cell in budget] == [m / 10 for m in range(1, 11)]
+    by_data = load_study("misspecified-k", features=True).cells(["voc12", "cub"], ["role"], "none")
+    assert [c.base.settings["k"] for c in by_data if c.base.data == "cub"][-1] == 37.8
+
+
+def test_what_is_wrong_in_a_study_is_said(tmp_path: Path):
+    path = tmp_path / "own.toml"
+
+    def study(text, features=False):
+        path.write_text(text)
+        return load_study(str(path), features=features)
+
+    good = 'title = "t"\nrun = ["an"]\n[images]\nprotocol = "voc12-lite2"\n'
+    assert study(good).run == ("an",)
+    for text, message in (
+        (good.replace("run", "runs"), "there is no key 'runs'"),
+        (good.replace('"an"', '"anx"'), "there is no method 'anx'"),
+        ('title = "t"\n[images]\nprotocol = "voc12-lite2"\n', "'run' is missing"),
+        (good.replace("voc12-lite2", "voc13"), "there is no file '.*voc13'"),
+        (good + "[vary]\nk = 2\n", "vary.k must be a list"),
+        (good + "[show]\ny = 'loss'\n", "show.y must be of"),
+        (good + "[show]\ny = []\n", "show.y must name a measure"),
+        (good.replace('["an"]', '"an"'), "run must be a list of methods"),
+        (good + "[show]\nx = 'lables'\n", "show.x must be of labels, .*, not 'lables'"),
+        (good.replace('"t"', "5"), "own: title must be a text, not 5"),
+        (good.replace('["an"]', '[["an"]]'), "run must be a list of methods"),
+        (good.replace('"voc12-lite2"', "5"), "own: images: protocol must be a text"),
+        ('title = "t"\nrun = ["an"]\nimages = "voc12-lite2"\n', "own: images must be a table"),
+        (good + "train = 5\n", "own: images: train must be a table"),
+        (good + "epochs = 5\n", "own: images: there is no key 'epochs'"),
+        (good + "methods = { em = 5 }\n", "own: methods: em must be a table"),
+        (good + "[show]\ny = 5\n", "show.y must name a measure"),
+        (good + "[show]\ny = [['test_map']]\n", "show.y must be of"),
+        (good + "[show]\nlog_x = 'yes'\n", "own: show: log_x must be true or false"),
+        (good + "[vary]\nk = { voc12 = 2.0 }\n", "vary.k.voc12 must be a list"),
+        (good + "[vary]\nk = ['two']\n", "own: vary.k must be a number"),
+        (good + "[vary]\nk = [1.0, 2.0, 1.0]\n", "own: vary.k has 1.0 twice"),
+        (good.replace('["an"]', '["an", "em", "an"]'), "own: run has 'an' twice"),
+        (good + "[vary]\nbackbone = [50]\n", "own: vary.backbone must be a text, not 50"),
+        (good + "[vary]\ntrain.seed = [0, 1]\n", "own: vary: train.seed is not set here: .* or of --seeds"),
+        (good + "[vary]\ntrain.views = [{ flip = 0.1 }]\n", "'train.views' is none of"),
+    ):
+        with pytest.raises(InputError, match=message):
+            study(text)
+    with pytest.raises(InputError, match="on images only: leave --features out"):
+        study(good, features=True)
+    for varied, message in (
+        ("colour = [1]", "own: vary: 'colour' cannot be varied"),
+        ("draw.rows = ['half']", "own: vary: rows must be a number"),
+        ("train.epochs = [0]", "own: vary: epochs must be at least 1"),
+        ("settings.alpha = [1]", "own: an: method 'an' has no setting 'alpha'"),
+        ("k = [1.0, 2.0]", "own: vary.k would make equal rows: k is not used by an"),
+        ("draw.strength = [0.0, 2.0]", "own: vary: draw.strength is the power"),
+    ):
+        with pytest.raises(InputError, match=message):
+            study(f"{good}[vary]\n{varied}\n").cells(["voc12"], ["an"], "none")
+    on_features = good.replace("images", "features").replace("voc12-lite2", "features")
+    for varied in ("head = ['linear', 'label-wise']", "head_settings.dropout = [0.0, 0.1]"):
+        with pytest.raises(
+            InputError, match=r"own: vary: on features every head is linear, so head.* cannot be varied"
+        ):
+            study(f"{on_features}[vary]\n{varied}\n", features=True)
+    with pytest.raises(InputError, match=r"'train\.weight_decay' is none of .*, all that a linear head has"):
+        study(on_features + "[vary]\ntrain.weight_decay = [0.0, 0.1]\n", features=True)
+
+
+def test_a_study_finds_a_protocol_of_ones_own_beside_it(tmp_path: Path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine.toml").write_text('title = "mine"\nkind = "linear"\n[data.d]\n[methods.an]\n')
+    (tmp_path / "mine.toml").write_text("this is another file\n")
+    path = tmp_path / "there" / "study.toml"
+    monkeypatch.chdir(tmp_path)
+    for named in ("mine.toml", "../there/mine.toml", tmp_path / "there" / "mine.toml"):
+        path.write_text(f'title = "t"\nrun = ["an"]\n[features]\nprotocol = "{named}"\n')
+        for name in ("there/study.toml", str(path)):
+            assert list(load_study(name, features=True).protocol.data) == ["d"]
+    (tmp_path / "there" / "mine.toml").write_text('title = "mine"\nkind = "linear"\ndata = 5\n')
+    with pytest.raises(InputError, match=r"^mine: data must be a table"):  # said of the file that it is in
+        load_study("there/study.toml", features=True)
+    path.write_text('title = "t"\nrun = ["an"]\n[features]\nprotocol = "features"\n')
+    (tmp_path / "there" / "features").write_text("a bare name is one of the package\n")
+    assert "voc12" in load_study("there/study.toml", features=True).protocol.data

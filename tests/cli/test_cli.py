@@ -1,0 +1,569 @@
+"""The command line on tiny data: every command, and bad input as one sentence with exit code 2."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+from pyarrow import parquet
+
+from spml.cli import _settings
+from spml.data.stores.features import FeatureStore
+from spml.errors import InputError
+from spml.runs.checkpoint import claimed, write_tensors
+from spml.train.finished import PREDICTIONS, refuse_among_data
+from support.command import run
+
+COLOURS = {"red": 0, "green": 1, "blue": 2}
+
+
+@pytest.fixture
+def spml(monkeypatch, capsys):
+    return lambda *arguments: run(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder per class: images with a bright channel, often two, found under one of them."""
+    root = tmp_path_factory.mktemp("photos")
+    draw = np.random.default_rng(0)
+    for name, channel in COLOURS.items():
+        (root / name).mkdir()
+        for number in range(12):
+            pixels = draw.integers(0, 60, (32, 32, 3), dtype=np.uint8)
+            pixels[..., channel] += 150
+            if number % 2:
+                pixels[..., (channel + 1) % 3] += 150
+            Image.fromarray(pixels).save(root / name / f"{number}.png")
+    return root
+
+
+OPTIONS = ("--model", "small", "--size", "32", "--epochs", "3", "--batch-size", "8", "--learning-rate", "0.01")
+
+
+@pytest.fixture(scope="module")
+def trained(photos, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "colours"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "spml", "train", str(photos), "--out", str(out), *OPTIONS, "--device", "cpu"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "3 classes" in done.stdout
+    return out
+
+
+def test_train_twice_does_not_train_twice(spml, photos, trained):
+    before = (trained / "last.safetensors").stat().st_mtime_ns
+    code, _ = spml("train", photos, "--out", trained, *OPTIONS, "--device", "cpu")
+    assert code == 0
+    assert (trained / "last.safetensors").stat().st_mtime_ns == before
+
+
+def test_other_settings_are_refused(spml, photos, trained):
+    code, text = spml("train", photos, "--out", trained, *OPTIONS, "--device", "cpu", "--seed", "7")
+    assert code == 2
+    assert "train.seed was 0, now 7" in text
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
+def test_predict_without_the_training_data(spml, trained, photos, tmp_path, suffix):
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(trained, elsewhere)
+    out = tmp_path / f"tags.{suffix}"
+    code, text = spml("predict", elsewhere, photos / "red" / "0.png", photos / "blue", "--out", out, "--device", "cpu")
+    assert code == 0, text
+    assert "13 images labelled" in text
+    if suffix == "jsonl":
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+    elif suffix == "csv":
+        rows = list(csv.DictReader(out.open()))
+    else:
+        rows = parquet.read_table(out).to_pylist()
+    assert len({row["image"] for row in rows}) == 13
+    assert {row["label"] for row in rows} <= set(COLOURS)
+    assert all(0 <= float(row["probability"]) <= 1 for row in rows)
+
+
+def test_recover_and_report(spml, trained, tmp_path):
+    labels = tmp_path / "labels.csv"
+    code, text = spml("recover", trained, "--out", labels)
+    assert code == 0, text
+    rows = list(csv.DictReader(labels.open()))
+    observed = [row for row in rows if row["observed"].lower() in ("true", "1")]
+    assert all(row["label"] == row["name"].split("/")[0] for row in observed)
+    code, text = spml("report", trained, "--out", tmp_path / "report.html")
+    assert code == 0, text
+    page = (tmp_path / "report.html").read_text()
+    assert "<html" in page
+    assert "data:image" in page
+
+
+def test_a_few_labelled_rows_are_used(spml, trained, tmp_path):
+    table = tmp_path / "looked-at.csv"
+    table.write_text("name,label\nred/1.png,red\nred/1.png,green\nred/0.png,red\n")
+    code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
+    assert code == 0, text
+    rows = list(csv.DictReader((tmp_path / "labels.csv").open()))
+    assert {row["label"] for row in rows if row["name"] == "red/1.png"} == {"red", "green"}
+    assert {row["label"] for row in rows if row["name"] == "red/0.png"} == {"red"}
+    table.write_text("name;label\nred/0.png;red\n")  # as some spreadsheets save it
+    assert spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)[0] == 0
+    table.write_text("name,label\nred/0.png,red\ngreen/1.png,red\n")
+    code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
+    assert code == 2
+    assert "line 3: 'green/1.png' is listed without 'green', which it is known to have" in text
+    table.write_text("name,label\nred/99.png,red\n")
+    code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
+    assert code == 2
+    assert "line 2: the run has no row named 'red/99.png'" in text
+
+
+def test_info_and_methods(spml, trained):
+    code, text = spml("info", trained)
+    assert code == 0
+    assert "auto" in text
+    code, text = spml("methods")
+    assert code == 0
+    assert "lasd" in text
+
+
+def test_info_of_a_run_that_is_not_finished(spml, trained, tmp_path):
+    for name in ("run.json", "log.jsonl", "last.safetensors"):
+        shutil.copy(trained / name, tmp_path)
+    code, text = spml("info", tmp_path)
+    assert code == 0
+    for word in ("not finished", "auto", "small", "last.safetensors, log.jsonl, run.json"):
+        assert word in text
+    assert spml("info", tmp_path / "nothing")[0] == 2
+
+
+def test_recovery_is_told_how_many_labels_a_row_has(spml, trained, tmp_path):
+    counts = []
+    for k in (1.1, 2.5):
+        assert spml("recover", trained, "--out", tmp_path / f"{k}.csv", "--k", k)[0] == 0
+        counts.append(len((tmp_path / f"{k}.csv").read_text().splitlines()))
+    assert counts[0] < counts[1]
+    code, text = spml("recover", trained, "--out", tmp_path / "none.csv", "--k", 4)
+    assert code == 2
+    assert "k must be above 0 and at most 3" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--model", "resnet50"), "--model resnet50 is for images: on features the classifier is linear"),
+        (("--size", 99), "--size 99 is for images"),
+        (("--head", "cam"), "--head cam is for images"),
+    ],
+)
+def test_options_of_images_are_refused_on_features(spml, matrix, tmp_path, options, sentence):
+    code, text = spml(*matrix, tmp_path / "run", *options)
+    assert code == 2
+    assert sentence in text
+
+
+def test_a_run_is_a_folder(spml, matrix, tmp_path):
+    (tmp_path / "file.csv").write_text("mine")
+    for out in (tmp_path / "file.csv", tmp_path / "file.csv" / "run"):
+        code, text = spml(*matrix, out)
+        assert code == 2
+        assert f"{tmp_path / 'file.csv'} is a file; name a folder for the run" in text
+    assert (tmp_path / "file.csv").read_text() == "mine"
+
+
+def test_another_method_is_what_is_said_first(spml, matrix, tmp_path):
+    assert spml(*matrix, tmp_path / "run", "--method", "role", "--k", 2)[0] == 0
+    code, text = spml(*matrix, tmp_path / "run", "--method", "lasd", "--k", 1.5)
+    assert code == 2
+    assert "begun with other settings: method.name was 'role', now 'lasd'; k was 2.0, now 1.5;" in text
+    assert text.count("; and ") == 1
+    assert "was None, now None" not in text
+
+
+def test_labels_that_cannot_be_read_say_what_can(spml, matrix, tmp_path):
+    (tmp_path / "y.txt").write_text("a\nb\n")
+    np.save(tmp_path / "objects.npy", np.array(["a", None], object), allow_pickle=True)
+    for name, sentence in (
+        ("y.txt", "labels are a .npy file, or a table (.csv, .tsv, .parquet, .pq)"),
+        ("objects.npy", "it holds Python objects; save class numbers, or names as texts"),
+    ):
+        code, text = spml("train", tmp_path / "x.npy", "--labels", tmp_path / name, "--out", tmp_path / "run")
+        assert code == 2
+        assert sentence in text
+    (tmp_path / "labels.csv").write_text("label\na\nb\n")
+    code, text = spml("train", tmp_path / "x.npy", "--out", tmp_path / "run")
+    assert code == 2
+    assert "it labels 2 rows" in text
+    assert "it was found beside the features, name another file as the labels" in text
+
+
+def test_mistakes_are_said_before_images_are_read(spml, photos, tmp_path):
+    data = tmp_path / "photos"
+    shutil.copytree(photos, data)
+    (data / "red" / "broken.jpg").write_bytes(b"no image")  # which would be said once they are
+    for option, value, sentence in (
+        ("--head", "foo", "foo"),
+        ("--model", "foo", "foo"),
+        ("--seed", -1, "seed must be"),
+        ("--learning-rate", -1, "learning_rate must be"),
+    ):
+        code, text = spml("train", data, "--out", tmp_path / "run", "--device", "cpu", option, value)
+        assert code == 2
+        assert sentence in text
+        assert "broken.jpg" not in text
+
+
+def test_images_inside_of_a_table_are_not_trained_on(spml, tmp_path):
+    picture = b"\x89PNG"
+    for name, cells in (("bytes", [picture, picture]), ("structs", [{"bytes": picture, "path": "a.png"}] * 2)):
+        path = tmp_path / f"{name}.parquet"
+        parquet.write_table(pa.table({"image": cells, "label": ["a", "b"]}), path)
+        code, text = spml("train", path, "--out", tmp_path / "run")
+        assert code == 2
+        assert "column 'image' holds" in text
+        assert "write them to files, and their paths into the table" in text
+        assert len(text) < 400
+
+
+def test_images_that_a_table_names_may_be_missing_where_they_are_skipped(spml, photos, tmp_path):
+    lines = [f"{path},{path.parent.name}" for path in sorted(photos.glob("*/*.png"))]
+    (tmp_path / "photos.csv").write_text("\n".join(["path,label", "gone.png,red", *lines]))
+    command = ("train", tmp_path / "photos.csv", "--out", tmp_path / "run", *OPTIONS, "--device", "cpu")
+    code, text = spml(*command)
+    assert code == 2
+    assert "gone.png, which is not there (1 of 37 are missing)" in text
+    code, text = spml(*command, "--on-bad-image", "skip")
+    assert code == 0, text
+    assert "1 of 37 images cannot be read and are left out: gone.png\n" in text
+
+
+def test_recovered_labels_have_their_own_thresholds(spml, trained, photos, tmp_path):
+    for option in (("--threshold", 0.9), ("--top", 2)):
+        code, text = spml("predict", trained, photos, "--out", tmp_path / "tags.csv", "--recover", *option)
+        assert code == 2
+        assert "leave --threshold and --top out" in text
+
+
+def test_features_train_too(spml, tmp_path):
+    draw = np.random.default_rng(0)
+    single = draw.integers(0, 3, 60)
+    values = 0.3 * draw.normal(size=(60, 5)) + np.eye(5)[single]
+    np.save(tmp_path / "x.npy", values.astype(np.float32))
+    np.save(tmp_path / "y.npy", single)
+    arguments = (
+        "train",
+        tmp_path / "x.npy",
+        "--labels",
+        tmp_path / "y.npy",
+        "--out",
+        tmp_path / "run",
+        "--device",
+        "cpu",
+    )
+    code, text = spml(*arguments, "--epochs", "3")
+    assert code == 0, text
+    code, text = spml("recover", tmp_path / "run", "--out", tmp_path / "labels.csv")
+    assert code == 0, text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("train", "nowhere", "--out", "x"), "nowhere: there is no such file or folder"),
+        (("train", "scenes", "--out", "x", "--method", "emm"), "there is no method named 'emm'"),
+        (("train", "scenes", "--out", "x", "--setting", "alpha"), "--setting alpha is not of the form name=value"),
+        (("train", "scenes", "--out", "x", "--setting", "alpha=1"), "has no setting 'alpha'"),
+        (
+            ("train", "scenes", "--out", "x", "--method", "em", "--setting", "entropy_weight=big"),
+            "method 'em': entropy_weight must be a number, not 'big'",
+        ),
+        (("info", "nowhere"), "nowhere is not a run"),
+        (("recover", "nowhere", "--out", "labels.csv"), "nowhere is not a run"),
+        (("report", "nowhere", "--out", "report.html"), "nowhere is not a run"),
+        (("predict", "nowhere", "a.jpg", "--out", "tags.csv"), "nowhere is not a finished run"),
+        (("predict", "nowhere", "a.jpg", "--out", "tags.txt"), "the file must end in"),
+    ],
+)
+def test_bad_input_is_one_sentence(spml, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    code, text = spml(*arguments)
+    assert code == 2
+    assert sentence in text
+    assert "Traceback" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unreadable_image_is_named_or_skipped(spml, photos, tmp_path):
+    data = tmp_path / "photos"
+    shutil.copytree(photos, data)
+    (data / "red" / "broken.jpg").write_bytes(b"no image")
+    (data / "blue" / "nowhere.jpg").symlink_to(tmp_path / "nothing.jpg")
+    code, text = spml("train", data, "--out", tmp_path / "a", *OPTIONS, "--device", "cpu")
+    assert code == 2
+    assert "broken.jpg" in text or "nowhere.jpg" in text
+    code, text = spml("train", data, "--out", tmp_path / "b", *OPTIONS, "--device", "cpu", "--on-bad-image", "skip")
+    assert code == 0, text
+    assert "images cannot be read and are left out: blue/nowhere.jpg, red/broken.jpg\n" in text
+    assert '"kind": "bad images"' in (tmp_path / "b" / "log.jsonl").read_text()
+
+
+@pytest.fixture
+def matrix(tmp_path):
+    draw = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", draw.standard_normal((60, 5)).astype(np.float32))
+    np.save(tmp_path / "y.npy", draw.integers(0, 3, 60))
+    return ("train", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--epochs", 1, "--device", "cpu", "--out")
+
+
+def test_other_data_with_the_same_labels_is_refused(spml, matrix, tmp_path):
+    assert spml(*matrix, tmp_path / "run")[0] == 0
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((60, 5)).astype(np.float32))
+    code, text = spml(*matrix, tmp_path / "run")
+    assert code == 2
+    assert "begun with other settings: its rows or their files are others now." in text
+
+
+def test_other_photos_with_the_same_labels_are_refused(spml, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "photos")
+    command = ("train", tmp_path / "photos", "--out", tmp_path / "run", *OPTIONS[:-1], "0.001", "--device", "cpu")
+    assert spml(*command)[0] == 0
+    (tmp_path / "photos" / "red" / "3.png").rename(tmp_path / "photos" / "red" / "3b.png")
+    assert "its rows or their files are others now" in spml(*command)[1]
+
+
+def test_replaced_photos_of_the_same_names_are_refused(spml, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "photos")
+    command = ("train", tmp_path / "photos", "--out", tmp_path / "run", *OPTIONS[:-1], "0.001", "--device", "cpu")
+    assert spml(*command)[0] == 0
+    shutil.copytree(photos, tmp_path / "photos", dirs_exist_ok=True)  # the same ones with other times
+    assert spml(*command)[0] == 0
+    Image.new("RGB", (32, 32)).save(tmp_path / "photos" / "red" / "3.png")
+    code, text = spml(*command)
+    assert code == 2
+    assert "its rows or their files are others now" in text
+
+
+def test_what_made_no_step_blocks_nobody(spml, matrix, tmp_path):
+    code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e38)
+    assert code == 2
+    assert "the loss became" in text
+    code, text = spml(*matrix, tmp_path / "run")
+    assert code == 0, text
+    code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e-4)  # this one has made steps
+    assert code == 2
+    assert "train.learning_rate was 0.001, now 0.0001" in text
+    for name in ("last", "best", "predictions"):  # as before the first checkpoint
+        (tmp_path / "run" / f"{name}.safetensors").unlink()
+    code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e-4)
+    assert code == 0, text
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["train"]["learning_rate"] == 1e-4
+
+
+def test_a_file_of_another_program_is_left_alone(spml, matrix, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"other": 1}')
+    code, text = spml(*matrix, tmp_path / "run")
+    assert code == 2
+    assert "run.json is not a file this program wrote" in text
+    assert (tmp_path / "run" / "run.json").read_text() == '{"other": 1}'
+
+
+def test_two_commands_do_not_share_a_folder(spml, matrix, tmp_path):
+    with claimed(tmp_path / "run"):
+        code, text = spml(*matrix, tmp_path / "run")
+    assert code == 2
+    assert f"another command is working in {tmp_path / 'run'}" in text
+    assert spml(*matrix, tmp_path / "run")[0] == 0
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_a_folder_is_claimed_by_the_lock_that_is_there(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    real, calls = fcntl.flock, []
+
+    def flock(file, operation):
+        if not calls:  # the command before this one ends now, and takes its lock away
+            (tmp_path / ".lock").unlink()
+        calls.append(operation)
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with claimed(tmp_path):
+        assert len(calls) == 2
+        with pytest.raises(InputError, match="another command is working"), claimed(tmp_path):
+            pass
+    assert not (tmp_path / ".lock").exists()
+
+
+@pytest.mark.parametrize(("given", "used"), [((), 1e-3), (("--learning-rate", "1e-5"), 1e-5)])
+def test_the_learning_rate_given_is_the_one_used(spml, matrix, tmp_path, given, used):
+    assert spml(*matrix, tmp_path / "run", *given)[0] == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["train"]["learning_rate"] == used
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--seed", -1), "seed must be a whole number from 0"),
+        (("--seed", 10**30), "seed must be a whole number from 0"),
+        (("--learning-rate", -5), "learning_rate must be a finite number above 0"),
+        (("--device", "foo"), "device must be auto, cpu or cuda, not 'foo'"),
+        (("--method", "role", "--k", -1), "must be above 0 and at most 3, the number of classes, not -1.0"),
+        (("--method", "role", "--k", 4), "must be above 0 and at most 3, the number of classes, not 4.0"),
+        (("--method", "em", "--setting", "entropy_weight=nan"), "method 'em': entropy_weight must be finite, not nan"),
+        (("--setting", "most=0.1", "--setting", "most=0.2"), "--setting most is given twice"),
+        (("--method", "role", "--k", "nan"), "the number of classes, not nan"),
+    ],
+)
+def test_options_out_of_range_are_one_sentence(spml, matrix, tmp_path, options, sentence):
+    code, text = spml(*matrix, tmp_path / "run", *options)
+    assert code == 2
+    assert sentence in text
+    assert "Traceback" not in text
+
+
+def test_a_run_does_not_lie_among_its_data(spml, photos):
+    code, text = spml("train", photos, "--out", photos, *OPTIONS)
+    assert code == 2
+    assert "is the data itself" in text
+
+
+def test_labels_do_not_lie_among_the_data(spml, photos, trained, tmp_path):
+    before = sorted(photos.rglob("*"))
+    predict = ("predict", trained, photos / "red", "--device", "cpu")
+    for command, out in (
+        (("recover", trained), photos / "labels.csv"),
+        (("recover", trained, "--format", "csv"), photos / "red" / "0.png"),
+        (("report", trained), photos / "red" / "0.png"),
+        (predict, photos / "labels.parquet"),
+    ):
+        code, text = spml(*command, "--out", out)
+        assert code == 2
+        assert f"--out {out} lies in the data folder {photos}" in text
+    assert sorted(photos.rglob("*")) == before
+    assert spml(*predict, "--out", tmp_path / "labels.csv")[0] == 0
+
+
+def test_labels_do_not_replace_images_of_a_table(tmp_path):
+    """Beside the table itself there is room."""
+    table, images, run = tmp_path / "tags.csv", tmp_path / "elsewhere", tmp_path / "run"
+    run.mkdir()
+    source = {"path": str(table), "options": {"image_root": str(images)}}
+    write_tensors(run / PREDICTIONS, {"probabilities": torch.zeros(1)}, {"source": source})
+    for out in (tmp_path / "images" / "0.png", images / "a" / "0.JPG"):
+        with pytest.raises(InputError, match="lies in the data folder"):
+            refuse_among_data(out, run)
+    refuse_among_data(tmp_path / "labels.csv", run)
+
+
+def test_labels_do_not_replace_what_they_are_made_of(spml, matrix, tmp_path):
+    (tmp_path / "y.csv").write_text("label\n" + "".join(f"{'ab'[row % 2]}\n" for row in range(60)))
+    command = [tmp_path / "y.csv" if part == tmp_path / "y.npy" else part for part in matrix]
+    assert spml(*command, tmp_path / "run")[0] == 0
+    code, text = spml("recover", tmp_path / "run", "--out", tmp_path / "y.csv")
+    assert code == 2
+    assert f"--out {tmp_path / 'y.csv'} is a file the run was trained on" in text
+    table = tmp_path / "new.parquet"
+    parquet.write_table(pa.table({f"f{i}": np.zeros(2) for i in range(5)}), table)
+    code, text = spml("predict", tmp_path / "run", table, "--out", table, "--device", "cpu")
+    assert code == 2
+    assert f"--out {table} is what shall be labelled" in text
+
+
+def test_a_run_broken_off_labels_and_says_so(spml, photos, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "predictions.safetensors").unlink()
+    lines = [line for line in (run / "log.jsonl").read_text().splitlines() if json.loads(line).get("epoch") != 3]
+    (run / "log.jsonl").write_text("\n".join(line for line in lines if '"end"' not in line) + "\n")
+    command = ("predict", photos / "red", "--out", tmp_path / "tags.csv", "--device", "cpu")
+    code, text = spml(*command[:1], run, *command[1:])
+    assert code == 0
+    assert f"the run in {run} is not finished, 2 of 3 epochs are done: repeat its `spml train` command" in text
+    assert "12 images labelled" in text
+    code, text = spml(*command[:1], trained, *command[1:])
+    assert "not finished" not in text
+    for refused in (("recover", run, "--out", tmp_path / "labels.csv"), (*command[:1], run, *command[1:], "--recover")):
+        code, text = spml(*refused)
+        assert code == 2
+        assert text.count("is not finished, 2 of 3 epochs are done") == 1
+
+
+@pytest.mark.parametrize(("file", "content"), [("run.json", "{"), ("run.json", "{}"), ("names.json", "[1,")])
+def test_damaged_files_of_a_run_are_named(spml, trained, tmp_path, file, content):
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / file).write_text(content)
+    code, text = spml("info", tmp_path / "run")
+    assert code == 2
+    assert f"{file} is not a file this program wrote" in text
+
+
+def test_what_zeros_were_taken_for_is_said(spml, matrix, tmp_path):
+    known = np.eye(3, dtype=np.int8)[np.load(tmp_path / "y.npy")]
+    for row, said in ((known[0], False), (np.ones(3), True)):
+        known[0] = row
+        np.save(tmp_path / "y.npy", known)
+        code, text = spml(*matrix, tmp_path / f"run-{said}", "--method", "an")
+        assert code == 0, text
+        assert ("0 is taken for absent" in text) is said
+
+
+@pytest.mark.parametrize("labels", [np.array(3), np.full(60, 2**63, np.uint64)])
+def test_labels_that_are_none_are_one_sentence(spml, matrix, tmp_path, labels):
+    np.save(tmp_path / "y.npy", labels)
+    code, text = spml(*matrix, tmp_path / "run")
+    assert code == 2
+    assert "y.npy: " in text
+
+
+def test_brackets_in_a_path_are_shown(spml, matrix, tmp_path):
+    assert spml(*matrix, tmp_path / "q[/b]")[0] == 0
+    moved = tmp_path / "x [red].npy"
+    (tmp_path / "x.npy").rename(moved)
+    code, text = spml(*matrix[:1], moved, *matrix[2:], tmp_path / "q[/b]2")
+    assert code == 0
+    code, text = spml("info", tmp_path / "q[/b]2")
+    assert code == 0
+    assert "[red].npy" in text.replace("\n", "")
+
+
+def test_predict_leaves_hidden_files_out_and_names_what_it_cannot_write(spml, trained, photos, tmp_path):
+    shutil.copytree(photos / "red", tmp_path / "red")
+    (tmp_path / "red" / "._1.png").write_bytes(b"not an image")
+    code, text = spml("predict", trained, tmp_path / "red", "--out", tmp_path / "tags.csv", "--device", "cpu")
+    assert code == 0, text
+    code, text = spml("predict", trained, tmp_path / "red", "--out", tmp_path / "no" / "tags.csv", "--device", "cpu")
+    assert code == 2
+    assert f"there is no folder {tmp_path / 'no'}" in text
+    (tmp_path / "red" / os.fsdecode(b"\xfe.png")).write_bytes(b"")
+    code, text = spml("predict", trained, tmp_path / "red", "--out", tmp_path / "tags.csv", "--device", "cpu")
+    assert code == 2
+    assert "the name is not valid UTF-8" in text
+
+
+def test_an_input_that_cannot_be_read_is_no_failed_write(spml, matrix, tmp_path, monkeypatch):
+    assert spml(*matrix, tmp_path / "run")[0] == 0
+
+    def fail(*_):
+        raise OSError(5, "Input/output error", str(tmp_path / "x.npy"))
+
+    monkeypatch.setattr(FeatureStore, "finite_batch", fail)
+    out = tmp_path / "tags.csv"
+    code, text = spml("predict", tmp_path / "run", tmp_path / "x.npy", "--out", out, "--device", "cpu")
+    assert code == 2
+    assert f"spml: {tmp_path / 'x.npy'}: Input/output error" in text
+    assert not out.exists()
+
+
+def test_settings_are_read_as_what_they_are():
+    read = _settings(["a=1", "b=0.5", "c=true", "d=word"])
+    assert read == {"a": 1, "b": 0.5, "c": True, "d": "word"}
+    with pytest.raises(InputError, match="name=value"):
+        _settings(["=1"])

@@ -1,0 +1,162 @@
+"""Data by its path."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import shared_data
+from spml.data.detect import KINDS, open_data
+from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import ImageStore
+from spml.errors import InputError
+from support.official_layouts import write_coco, write_cub, write_nuswide, write_voc
+from support.pictures import known, picture
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "options"),
+    [
+        (write_voc, "voc12", {"seed": 7}),
+        (write_coco, "coco14", {"size": 16}),
+        (write_nuswide, "nuswide-official", {"split": "official"}),
+        (write_cub, "cub", {"certainty": 2}),
+    ],
+)
+def test_official_folders(tmp_path: Path, write: Callable[[Path], Path], name: str, options: dict[str, object]) -> None:
+    dataset = open_data(write(tmp_path), **options)
+    assert dataset.name == name
+    assert dataset.truth is not None
+
+
+def test_scenes_is_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    picture(Path("scenes", "cat", "a.jpg"))
+    assert open_data("scenes", train=5, test=1, size=32).name == "scenes"
+    assert open_data("./scenes").classes == ("cat",)
+
+
+def test_own_data(tmp_path: Path) -> None:
+    folder = tmp_path / "by class"
+    picture(folder / "cat" / "a.jpg", 1)
+    picture(folder / "dog" / "b.jpg", 2)
+    assert open_data(folder).classes == ("cat", "dog")
+    assert open_data(str(folder), size=8).store.batch([0]).shape == (1, 3, 8, 8)
+
+    table = tmp_path / "table" / "tags.csv"
+    picture(table.parent / "images" / "a.jpg")
+    table.write_text("file,tag\nimages/a.jpg,cat\n")
+    assert known(open_data(table)) == known(open_data(table.parent)) == {"images/a.jpg": ["cat"]}
+
+    np.save(tmp_path / "x.npy", np.zeros((2, 3)))
+    np.save(tmp_path / "y.npy", np.array([0, 1]))
+    assert isinstance(open_data(tmp_path / "x.npy", labels=tmp_path / "y.npy").store, FeatureStore)
+
+    (tmp_path / "coco").mkdir()
+    write_coco(tmp_path / "coco")
+    own = open_data(
+        tmp_path / "coco" / "annotations" / "instances_val2014.json", image_root=tmp_path / "coco" / "val2014"
+    )
+    assert own.truth is None
+    (tmp_path / "voc").mkdir()
+    root = write_voc(tmp_path / "voc") / "VOCdevkit" / "VOC2012"
+    for listed in (root / "ImageSets" / "Main").iterdir():
+        listed.rename(listed.with_name(f"default-{listed.stem[:2]}.txt"))  # as annotation tools export it
+    assert open_data(root).truth is None
+
+
+def write_pack(folder: Path, *, features: bool) -> Path:
+    import zipfile
+
+    folder.mkdir()
+    arrays = {
+        "image": np.array(["a", "b", "c", "d"]),
+        "classes": np.array(["x", "y"]),
+        "labels": np.array([[1, 0], [1, 1], [0, 1], [0, 0]], np.uint8),
+        "observed": np.array([0, 1, -1, 1]),
+        "train": np.array([0, 3]),
+        "val": np.array([1]),
+        "test": np.array([2]),
+        "largest_share": np.array([[0.5, 0], [0.1, 1], [0, 1], [0, 0]], np.float16),
+    }
+    np.savez(folder / "labels.npz", **arrays)
+    if features:
+        np.save(folder / "features-small.npy", np.ones((4, 3)))
+    else:
+        with zipfile.ZipFile(folder / "images.zip", "w") as archive:
+            for name in "abcd":
+                archive.write(picture(folder.parent / f"{name}.png"), f"{name}.png")
+    return folder
+
+
+def test_pack(tmp_path: Path) -> None:
+    dataset = open_data(write_pack(tmp_path / "small", features=False), size=8)
+    assert isinstance(dataset.store, ImageStore)
+    assert dataset.store.batch([3]).shape == (1, 3, 8, 8)
+    assert dataset.labels.single().tolist() == [0, 1, -1, 1]
+    assert [dataset.train.tolist(), dataset.validation.tolist(), dataset.test.tolist()] == [[0, 3], [1], [2]]
+    assert dataset.truth is not None
+    # row d has no label but an observed one: its truth is not known
+    assert dataset.truth.open().dense().tolist() == [[1, -1], [1, 1], [-1, 1], [0, 1]]
+    share = dataset.truth.largest_share()
+    assert share is not None
+    assert share[1].tolist() == pytest.approx([0.1, 1], abs=1e-3)
+    assert "1 rows are not fully labelled" in dataset.notes[0]
+    features = open_data(write_pack(tmp_path / "features", features=True))
+    assert isinstance(features.store, FeatureStore)
+    with pytest.raises(InputError, match="features"):
+        open_data(tmp_path / "small", features=True)
+
+
+def test_real_packs() -> None:
+    voc = open_data(shared_data("voc12"), features=True)
+    assert (len(voc.train), len(voc.validation), len(voc.test)) == (4574, 1143, 5823)
+    assert voc.notes == ()
+    cub = open_data(shared_data("cub"))
+    assert isinstance(cub.store, FeatureStore)
+    assert "5994 rows are not fully labelled" in cub.notes[0]
+    assert cub.labels.is_single_positive
+
+
+def test_ambiguous_and_unknown(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file or folder") as error:
+        open_data(tmp_path / "absent")
+    assert all(words in str(error.value) for _, _, words in KINDS.values())
+    with pytest.raises(InputError, match="nothing here is known"):
+        open_data(tmp_path)
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(InputError, match="no data that can be opened"):
+        open_data(tmp_path / "notes.txt")
+    picture(tmp_path / "a.jpg")
+    with pytest.raises(InputError, match="folder per class"):
+        open_data(tmp_path)
+    picture(tmp_path / "cat" / "b.jpg", 1)
+    picture(tmp_path / "dog" / "c.jpg", 2)
+    (tmp_path / "tags.csv").write_text("file,tag\na.jpg,bird\n")
+    with pytest.raises(InputError, match="say which by kind"):
+        open_data(tmp_path)
+    (tmp_path / "dog" / "run.json").touch()  # the folder of a run
+    assert open_data(tmp_path).classes == ("bird",)
+    (tmp_path / "dog" / "run.json").unlink()
+    assert open_data(tmp_path, kind="folder").classes == ("cat", "dog")
+    assert open_data(tmp_path, kind="table").classes == ("bird",)
+    (tmp_path / "more.csv").write_text("file,tag\na.jpg,bird\n")
+    with pytest.raises(InputError, match=r"several tables, open one: more\.csv, tags\.csv"):
+        open_data(tmp_path)
+    with pytest.raises(InputError, match="several tables"):
+        open_data(tmp_path, kind="table")
+    with pytest.raises(InputError, match="kind is 'zip'"):
+        open_data(tmp_path, kind="zip")
+    write_voc(tmp_path)
+    write_coco(tmp_path)
+    with pytest.raises(InputError, match=r"PASCAL VOC.* or MS-COCO"):
+        open_data(tmp_path)
+
+
+def test_unknown_options_are_named(tmp_path: Path) -> None:
+    picture(tmp_path / "cat" / "a.jpg")
+    with pytest.raises(
+        InputError, match=r"'sise' is no option for folder, a folder per class.*; there are size, .*cache_path"
+    ):
+        open_data(tmp_path, sise=8)

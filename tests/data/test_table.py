@@ -1,0 +1,223 @@
+"""Tables of images or features, and feature matrices."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spml.data.dataset import Dataset
+from spml.data.formats.table import from_features, from_table
+from spml.data.stores.features import FeatureStore
+from spml.errors import InputError
+from support.pictures import known, picture
+
+
+def csv(folder: Path, text: str, name: str = "data.csv") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for shade, name in enumerate("abcdé"):
+        picture(tmp_path / "photos" / f"{name}.jpg", shade)
+    return tmp_path
+
+
+def test_columns_are_guessed_and_said(photos: Path) -> None:
+    path = csv(photos, "File Name,note,Tag\nphotos/a.jpg,x,cat\nphotos/é.jpg,,dog\nphotos\\b.jpg,y, dog \n")
+    dataset = from_table(path, size=8)
+    assert known(dataset) == {"photos/a.jpg": ["cat"], "photos/é.jpg": ["dog"], "photos/b.jpg": ["dog"]}
+    assert dataset.notes[0] == "columns of data.csv: images from 'File Name', labels from 'Tag'."
+    assert "blanks around 1 labels" in dataset.notes[1]
+    assert dataset.store.batch([0]).shape == (1, 3, 8, 8)
+    assert len(dataset.train) + len(dataset.validation) == 3
+
+
+def test_columns_guessed_by_what_they_hold(photos: Path) -> None:
+    dataset = from_table(csv(photos, "x,kind,weight\nphotos/a.jpg,cat,2\nphotos/b.jpg,dog,3\n"))
+    assert "images from 'x', labels from 'kind'" in dataset.notes[0]
+
+
+def test_columns_can_be_named_and_images_rooted(photos: Path) -> None:
+    path = csv(photos, "image,shown,label,kind\nno,a.jpg,no,007\nno,b.jpg,no,010\n")
+    dataset = from_table(path, image_column="shown", label_column="kind", image_root=photos / "photos")
+    assert known(dataset) == {"a.jpg": ["007"], "b.jpg": ["010"]}
+
+
+@pytest.mark.parametrize(
+    ("cells", "separator", "expected"),
+    [
+        (["cat;dog", "dog", ""], None, [["cat", "dog"], ["dog"], []]),
+        (["cat| dog", "dog", '"x,y"'], None, [["cat", "dog"], ["dog"], ["x,y"]]),
+        (['"cat,dog"', '"dog,bird"', "cat"], None, [["cat", "dog"], ["dog", "bird"], ["cat"]]),
+        (
+            ['"Paris, France"', '"Lyon, France"', '"Nice, France"'],
+            None,
+            [["Paris, France"], ["Lyon, France"], ["Nice, France"]],
+        ),
+        (["cat;dog", "dog", "cat"], "", [["cat;dog"], ["dog"], ["cat"]]),
+        (["cat+dog", "dog", "cat"], "+", [["cat", "dog"], ["dog"], ["cat"]]),
+        (["3.0", "", "10.0"], None, [["3"], [], ["10"]]),
+    ],
+)
+def test_several_labels_in_a_cell(
+    photos: Path, cells: list[str], separator: str | None, expected: list[list[str]]
+) -> None:
+    rows = "".join(f"photos/{name}.jpg,{cell}\n" for name, cell in zip("abc", cells, strict=True))
+    dataset = from_table(csv(photos, "path,label\n" + rows), separator=separator)
+    assert [sorted(found) for found in known(dataset).values()] == [sorted(names) for names in expected]
+
+
+def test_the_same_image_in_several_rows_is_one_with_all_labels(photos: Path) -> None:
+    text = "path,label\nphotos/a.jpg,cat\nphotos/b.jpg,dog\n./photos/a.jpg,dog\nphotos/b.jpg,dog\n"
+    dataset = from_table(csv(photos, text))
+    assert known(dataset) == {"photos/a.jpg": ["cat", "dog"], "photos/b.jpg": ["dog"]}
+    assert any(note.startswith("2 images occur in more than one row") for note in dataset.notes)
+
+
+def test_split_column(photos: Path) -> None:
+    text = "path,label,split\nphotos/a.jpg,x,train\nphotos/b.jpg,x,VAL\nphotos/c.jpg,y,test\n"
+    dataset = from_table(csv(photos, text))
+    assert [dataset.train.tolist(), dataset.validation.tolist(), dataset.test.tolist()] == [[0], [1], [2]]
+    assert "the split from 'split'" in dataset.notes[0]
+
+
+def test_look_alikes_and_lonely_classes_are_noted_not_merged(photos: Path) -> None:
+    dataset = from_table(
+        csv(photos, "path,label\nphotos/a.jpg,Cat\nphotos/b.jpg,cat\nphotos/c.jpg,sea_lion\nphotos/d.jpg,\n")
+    )
+    notes = "\n".join(dataset.notes)
+    assert dataset.classes == ("Cat", "cat", "sea_lion")
+    assert "'Cat', 'cat' differ only in how they are written" in notes
+    assert "3 of 3 classes have only one row" in notes
+    assert "1 of 4 rows have no label" in notes
+
+
+def test_semicolons_tabs_and_byte_order_mark(photos: Path) -> None:
+    for name, delimiter in (("a.csv", ";"), ("b.tsv", "\t")):
+        text = f"\ufeffpath{delimiter}label\nphotos/a.jpg{delimiter}cat, large\n"
+        assert known(from_table(csv(photos, text, name))) == {"photos/a.jpg": ["cat, large"]}
+
+
+def test_parquet_with_lists(photos: Path) -> None:
+    path = photos / "data.parquet"
+    names = [f"photos/{name}.jpg" for name in "abc"]
+    pq.write_table(pa.table({"image": names, "tags": [["x", "y"], [], ["y"]]}), path)
+    assert known(from_table(path)) == {names[0]: ["x", "y"], names[1]: [], names[2]: ["y"]}
+    pq.write_table(pa.table({"image": names, "tags": pa.array(["x", None, "y"]).dictionary_encode()}), path)
+    assert known(from_table(path)) == {names[0]: ["x"], names[1]: [], names[2]: ["y"]}
+    pq.write_table(pa.table({"image": names, "tags": [1, 2, None]}), path)
+    assert known(from_table(path)) == {names[0]: ["1"], names[1]: ["2"], names[2]: []}
+
+
+def features_of(dataset: Dataset) -> Any:
+    assert isinstance(dataset.store, FeatureStore)
+    return dataset.store.batch(np.arange(len(dataset))).numpy()
+
+
+def test_features_in_columns_or_in_lists(tmp_path: Path) -> None:
+    path = csv(tmp_path, "Unnamed: 0,id,f0,f1,label\n0,a7,1,0.5,x\n1,a8,2,-1,y\n")
+    dataset = from_table(path)
+    assert features_of(dataset).tolist() == [[1, 0.5], [2, -1]]
+    assert dataset.names.tolist() == ["a7", "a8"]
+    assert dataset.notes[0] == "columns of data.csv: 2 features from 'f0' to 'f1', labels from 'label', ids from 'id'."
+    assert features_of(from_table(path, feature_columns=["f1"])).tolist() == [[0.5], [-1]]
+    listed = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"embedding": [[1.0, 2.0], [3.0, 4.0]], "count": [1, 2], "label": ["x", "y"]}), listed)
+    assert features_of(from_table(listed)).tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("", {}, "cannot be read"),
+        ("path,label\n", {}, "has no rows"),
+        ("path,path\nphotos/a.jpg,x\n", {}, "two columns are named 'path'"),
+        ("photos/a.jpg,cat\nphotos/b.jpg,dog\n", {}, "must name the columns"),
+        ("path,label\nphotos/a.jpg,x,y\n", {}, r"the row 'photos/a\.jpg,x,y' has 3 cells, the header 2"),
+        ("path,label\nphotos/a.jpg,x\n", {"label_column": "lable"}, r"no column 'lable' \(did you mean 'label'\?\)"),
+        ("path,a,b\nphotos/a.jpg,x,y\n", {}, "name it with label_column"),
+        ("path,label\nphotos/a.jpg,x\nphotos/z.jpg,y\nphotos/y.jpg,y\n", {}, r"row 2 .*z\.jpg.*2 of 3 are missing"),
+        ("path,label\nphotos/a.jpg,x\n,y\n", {}, "row 2 .*column 'path' is empty"),
+        ("path,label\nphotos/a.jpg,0.25\nphotos/b.jpg,1\n", {}, "numbers such as 0.25"),
+        ("path,label\nphotos/a.jpg,['x']\n", {}, "write several labels as"),
+        ("path,label\nphotos/a.jpg,\n", {}, "no row has a label"),
+        ("path,label,split\nphotos/a.jpg,x,dev\n", {}, "column 'split' is 'dev'"),
+        ("path,label,split\nphotos/a.jpg,x,test\n", {}, "no row is for training"),
+        ("path,label,split\nphotos/a.jpg,x,train\nphotos/a.jpg,y,test\n", {}, "in two splits"),
+        ("label,other\nx,y\n", {}, "none holds numbers"),
+        ("f0,f1,label\n1,2,x\n3,,y\n", {}, "row 2 .*column 'f1' is empty"),
+        ("f0,f1,label\n1,two,x\n", {"feature_columns": ["f1"]}, "column 'f1' holds string"),
+        ("id,f0,label\na,1,x\na,2,y\n", {}, "data.csv: rows 0 and 1 have the same id 'a'"),
+        ("path,f0,label\nphotos/a.jpg,1,x\n", {"image_column": "path", "feature_columns": ["f0"]}, "both given"),
+    ],
+)
+def test_bad_tables(photos: Path, text: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_table(csv(photos, text), **options)
+
+
+def test_other_bad_files(photos: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        from_table(photos / "absent.csv")
+    latin = photos / "latin.csv"
+    latin.write_bytes("path,label\nphotos/a.jpg,Zo\xeb\n".encode("latin-1"))
+    with pytest.raises(InputError, match="UTF-8"):
+        from_table(latin)
+    broken = photos / "broken.parquet"
+    broken.write_bytes(b"no parquet")
+    with pytest.raises(InputError, match=r"broken\.parquet: the table cannot be read"):
+        from_table(broken)
+    odd = photos / "odd.parquet"
+    pq.write_table(pa.table({"image": ["photos/a.jpg"], "label": [True]}), odd)
+    with pytest.raises(InputError, match="holds bool"):
+        from_table(odd)
+    pq.write_table(pa.table({"embedding": [[1.0], [1.0, 2.0]], "label": ["x", "y"]}), odd)
+    with pytest.raises(InputError, match=r"row 2 .* has 2 features"):
+        from_table(odd)
+
+
+def test_feature_matrix_with_indices(tmp_path: Path) -> None:
+    path = tmp_path / "f.npy"
+    matrix = np.arange(12, dtype=np.float16).reshape(6, 2)
+    np.save(path, matrix)
+    np.save(tmp_path / "labels.npy", np.array([0, 2, 1, -1, 0, 2]))
+    dataset = from_features(path)
+    assert (features_of(dataset) == matrix).all()
+    assert dataset.classes == ("0", "1", "2")
+    assert dataset.labels.single().tolist() == [0, 2, 1, -1, 0, 2]
+    assert dataset.notes[0] == "labels from labels.npy, beside the features."
+    names = tmp_path / "classes.txt"
+    names.write_text("red\ngreen\nblue\n")
+    assert from_features(path, tmp_path / "labels.npy", classes=names).classes == ("red", "green", "blue")
+    np.save(tmp_path / "matrix.npy", np.array([[1, 0], [0, 1], [1, 1], [-1, 0], [0, 0], [1, -1]]))
+    known_matrix = from_features(path, tmp_path / "matrix.npy", classes=["a", "b"]).labels
+    assert known_matrix.dense()[3].tolist() == [-1, 0]
+
+
+def test_feature_matrix_with_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "f.npy"
+    np.save(path, np.ones((3, 2)))
+    dataset = from_features(path, csv(tmp_path, "tag\nx\ny;x\n\n".replace("\n\n", '\n""\n'), "tags.csv"))
+    assert known(dataset) == {"0": ["x"], "1": ["x", "y"], "2": []}
+
+
+def test_feature_matrix_errors(tmp_path: Path) -> None:
+    path = tmp_path / "f.npy"
+    np.save(path, np.ones((3, 2)))
+    with pytest.raises(InputError, match="no labels beside it"):
+        from_features(path)
+    np.save(tmp_path / "labels.npy", np.array([0, 1]))
+    with pytest.raises(InputError, match=r"labels 2 rows, .* has 3"):
+        from_features(path)
+    np.save(tmp_path / "labels.npy", np.array([0, 1, 5]))
+    with pytest.raises(InputError, match=r"labels\.npy: row 2: class index 5"):
+        from_features(path, classes=["a", "b"])
+    np.save(tmp_path / "labels.npy", np.array([{}], object))
+    with pytest.raises(InputError, match=r"not a \.npy file of labels"):
+        from_features(path)

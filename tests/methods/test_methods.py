@@ -1,0 +1,480 @@
+"""Methods: the contract for each, and for those that remember an oracle of what they remember."""
+
+import dataclasses
+import functools
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.losses import assume_negative
+from spml.methods import METHODS, Batch, Clock, Geometry, Method, Needs, Problem, loss_method, method, register
+from spml.methods.memory import RowMemory
+from spml.testing import contract as checks
+from spml.train.loop import Gathered
+
+NAMES = ["a", "b", "c", "d"]
+
+
+def table(rows: int = 40, seed: int = 0) -> Labels:
+    return Labels.from_indices(np.random.default_rng(seed).integers(0, len(NAMES), rows), NAMES)
+
+
+def prepared(name: str, labels: Labels, **settings):
+    made = method(name, **settings)
+    made.prepare(Problem(labels, k=1.5))
+    return made.train()
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_contract(name):
+    checks.check_method(name)
+
+
+def test_two_processes_equal_one():
+    checks.check_two_processes(sorted(METHODS))
+
+
+def test_the_contract_notices_a_method_that_changes_labels():
+    class Greedy(METHODS["an"]):
+        def objective(self, logits, labels, rows, clock):
+            labels[labels == 0] = 1
+            return super().objective(logits, labels, rows, clock)
+
+    with pytest.raises(AssertionError, match="changed the labels"):
+        checks.check_observed_labels(Greedy)
+
+
+def test_the_contract_notices_a_step_that_grows():
+    class Heavy(METHODS["an"]):
+        def prepare(self, problem):
+            super().prepare(problem)
+            self.register_buffer("all_rows", torch.zeros(problem.rows, problem.classes))
+
+        def objective(self, logits, labels, rows, clock):
+            return super().objective(logits, labels, rows, clock) + (self.all_rows * 2).sum()
+
+    with pytest.raises(AssertionError, match="40 times as many"):
+        checks.check_cost(Heavy)
+
+
+def test_the_contract_notices_forgotten_state():
+    class Forgetful(METHODS["an"]):
+        steps = 0
+
+        def objective(self, logits, labels, rows, clock):
+            self.steps += 1  # a plain attribute is not saved
+            return super().objective(logits, labels, rows, clock) * self.steps
+
+    with pytest.raises(AssertionError, match="same bytes"):
+        checks.check_resume(Forgetful)
+
+
+class Remembering(METHODS["an"]):
+    """What a head predicted at the last visit of a row weighs its entries."""
+
+    needs = Needs()
+
+    def prepare(self, problem):
+        super().prepare(problem)
+        self.seen = RowMemory(problem.rows, (problem.classes,), heads=problem.heads)
+
+    def objective(self, logits, labels, rows, clock):
+        entries = assume_negative(logits, labels) * (1 - self.seen.read(rows))
+        if self.training:
+            self.seen.write(rows, torch.sigmoid(logits.detach().float()))
+        return self.of(entries, labels)
+
+    def of(self, entries, labels):
+        return entries.mean((-2, -1))
+
+
+def test_the_contract_of_a_method_that_remembers():
+    checks.check_method(Remembering)
+    checks.check_method(Remembering())  # an instance is as good as its class
+
+
+def variant(**members):
+    return type("Variant", (Remembering,), members)
+
+
+def plainly(self, problem):
+    METHODS["an"].prepare(self, problem)
+    self.seen = torch.zeros(problem.rows, problem.classes)
+
+
+def plainly_seen(self, logits, labels, rows, clock):
+    entries = assume_negative(logits, labels) * (1 - self.seen[rows])
+    self.seen[rows] = torch.sigmoid(logits.detach().float())
+    return self.of(entries, labels)
+
+
+def always_written(self, logits, labels, rows, clock):
+    entries = assume_negative(logits, labels) * (1 - self.seen.read(rows))
+    self.seen.write(rows, torch.sigmoid(logits.detach().float()))
+    return self.of(entries, labels)
+
+
+def without_heads(self, problem):
+    METHODS["an"].prepare(self, problem)
+    self.seen = RowMemory(problem.rows, (problem.classes,))
+
+
+def turned_around(self, logits, labels, rows, clock):
+    """Once predicted very low, an observed positive is taken for a negative."""
+    low = self.seen.read(rows)
+    self.seen.write(rows, torch.maximum(low, (logits.detach() < -4).float()))
+    return assume_negative(logits, torch.where(low > 0, -1, labels)).mean((-2, -1))
+
+
+def clamped(self, logits, labels, rows, clock):
+    with torch.no_grad():
+        logits.clamp_(-5, 5)
+    return assume_negative(logits, labels).mean((-2, -1))
+
+
+def whole_memory(self, logits, labels, rows, clock):
+    return assume_negative(logits, labels).mean((-2, -1)) * (1 + self.seen.values.mean((-2, -1)))
+
+
+@pytest.mark.parametrize(
+    ("members", "sentence"),
+    [
+        ({"of": lambda self, entries, labels: entries}, "shape (4, 17) as its loss of one head"),
+        ({"of": lambda self, entries, labels: None}, "gives a NoneType as its loss, not a tensor"),
+        ({"of": lambda self, entries, labels: entries.mean().item()}, "gives a float as its loss"),
+        ({"of": lambda self, entries, labels: entries.detach().mean((-2, -1))}, "has no gradient"),
+        ({"of": lambda self, entries, labels: (entries * torch.rand(17)).mean((-2, -1))}, "draws random numbers"),
+        ({"of": lambda self, entries, labels: entries.mean()}, "shape () for two heads"),
+        (
+            {"of": lambda self, entries, labels: (entries / entries.detach().max()).mean((-2, -1))},
+            "a head of an depends on those that learn beside it",
+        ),
+        (
+            {"of": lambda self, entries, labels: (entries * (labels > 0)).sum((-2, -1)).sqrt()},
+            "gradient is not finite for rows [3]",
+        ),
+        ({"prepare": plainly, "objective": plainly_seen}, "remembers 'seen' in a plain attribute"),
+        ({"objective": always_written}, "changes 'seen.values' in evaluation"),
+        ({"prepare": without_heads}, "its 'seen.values' is not one a head"),
+        ({"objective": turned_around}, "pushes an observed positive down"),
+        ({"objective": clamped}, "changes the logits it is given"),
+        ({"objective": whole_memory}, "40 times as many"),
+        ({"end_epoch": lambda self, probabilities, clock: None}, "has an end_epoch that is never called"),
+    ],
+)
+def test_the_contract_says_what_is_wrong(members, sentence):
+    with pytest.raises(AssertionError, match=re.escape(sentence)):
+        checks.check_method(variant(**members))
+
+
+def test_needs_that_cannot_be_are_refused():
+    for needs, sentence in (
+        ({"labels": "positive"}, "needs: labels must be one of ('positives', 'negatives', 'full'), not 'positive'"),
+        ({"views": ("weak", "strog")}, "needs: views must be a tuple of"),
+        ({"views": "weak"}, "needs: views must be a tuple of"),
+        ({"splits": "columns"}, "needs: splits must be one of"),
+        ({"k": 1.5}, "k must be true or false, not 1.5"),
+    ):
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            Needs(**needs)
+
+
+class TwoViews(Method):
+    """A loss of several views and of all a head gives, and no objective."""
+
+    name, paper, summary = "two-views", "none", "A test."
+    needs = Needs(views=("weak", "strong"), head="label-wise")
+
+    def loss(self, batch, model, clock):
+        weak, strong = (model(view) for view in batch.views)
+        apart = (weak.embeddings - strong.embeddings).square().mean() + (weak.maps - strong.maps).square().mean()
+        return self.sign * assume_negative(strong.logits, batch.labels).mean() + apart
+
+    sign = 1
+
+
+def test_the_contract_of_a_method_without_objective():
+    checks.check_method(TwoViews)
+
+    class Upside(TwoViews):
+        sign = -1
+
+    with pytest.raises(AssertionError, match="pushes an observed positive down"):
+        checks.check_method(Upside)
+
+
+def test_every_published_name_is_there():
+    published = (
+        "bce bce-ls iu iun an an-ls wan dw l1r l2r n-ls epr pr role entmin focal asl ll-r ll-ct ll-cp em em-apl las "
+        "lasd en en-cl en-scl plc lac splc hill gr boostlu"
+    )
+    assert set(published.split()) <= set(METHODS)
+    for made in METHODS.values():
+        assert made.paper
+        assert made.summary.endswith(".") or made.summary.endswith(").")
+        assert dataclasses.is_dataclass(made.Settings)
+
+
+def test_unknown_names_and_settings_are_named():
+    with pytest.raises(InputError, match="no method named 'emm'"):
+        method("emm")
+    with pytest.raises(InputError, match=r"'em' has no setting 'alpha'; its settings: entropy_weight"):
+        method("em", alpha=0.1)
+    with pytest.raises(InputError, match="needs k"):
+        method("role").prepare(Problem(table()))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "kind"),
+    [
+        ("em", "entropy_weight", "big", "a number"),
+        ("em", "entropy_weight", None, "a number"),
+        ("role", "k", "1", "a number or None"),
+        ("em-apl", "warm_up", 1.5, "a whole number"),
+        ("em-apl", "hard", 1, "true or false"),
+        ("gr", "schedule", "slow", "a RobustSchedule or None"),
+    ],
+)
+def test_a_setting_of_another_type_is_named(name, setting, value, kind):
+    with pytest.raises(InputError, match=f"^method '{name}': {setting} must be {kind}, not {value!r}$"):
+        method(name, **{setting: value})
+
+
+def test_a_loss_only_method_is_one_call():
+    def squared(logits, labels, epoch, *, weight=1.0):
+        return weight * epoch * (logits.sigmoid() - (labels > 0).float()) ** 2
+
+    try:
+        made = loss_method("squared", squared, paper="none", summary="A test.", needs=Needs(), weight=3.0)()
+        with pytest.raises(InputError, match="method 'squared': weight must be a number"):
+            method("squared", weight="heavy")  # a number by its default
+        made.prepare(Problem(table()))
+        rows = torch.arange(4)
+        value = made.objective(torch.zeros(4, 4), table().batch(rows), rows, Clock(epoch=2, epochs=3))
+        assert value.item() == pytest.approx(3.0 * 2 * 0.25)
+    finally:
+        METHODS.pop("squared")
+
+
+def no_labels(logits, *, weight=1.0): ...
+def loose_setting(logits, labels, weight=1.0): ...
+def unknown_input(logits, labels, weak_logits): ...
+def late_epoch(logits, labels, *, epoch): ...
+def bare_setting(logits, labels, *, weight): ...
+def any_settings(logits, labels, **settings): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (no_labels, "no_labels must take logits and labels first"),
+        (loose_setting, "loose_setting cannot be given 'weight=1.0': before the \\* stand logits, labels, epoch"),
+        (unknown_input, "unknown_input cannot be given 'weak_logits'"),
+        (late_epoch, "late_epoch: 'epoch' is given at every step: put it before the"),
+        (bare_setting, "bare_setting: the setting 'weight' has no default"),
+        (any_settings, "any_settings cannot be given '\\*\\*settings'"),
+        (functools.partial(no_labels), "is no function"),
+    ],
+)
+def test_a_loss_of_the_wrong_form_is_refused_when_it_is_named(function, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        loss_method("wrong", function, paper="none", summary="A test.")
+    assert "wrong" not in METHODS
+
+
+def test_settings_that_are_no_dataclass_are_refused():
+    with pytest.raises(TypeError, match=r"Variant\.Settings needs @dataclass"):
+        variant(Settings=type("Settings", (), {"threshold": 0.5}))()
+
+
+def test_a_method_that_teaches_nothing_is_refused_when_it_is_named():
+    with pytest.raises(TypeError, match="Idle needs 'objective' or 'loss'"):
+
+        @register
+        class Idle(Method):
+            name, paper, summary = "idle", "none", "A test."
+
+    assert "idle" not in METHODS
+
+
+def test_role_is_the_mean_of_both_halves():
+    labels = table()
+    made = prepared("role", labels)
+    rows = torch.tensor([3, 17, 5])
+    logits = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    value = made.objective(logits, labels.batch(rows), rows, Clock()).item()
+
+    def half(taught, teacher, observed):
+        size = taught.size
+        agreement = -(teacher * np.log(taught) + (1 - teacher) * np.log(1 - taught)).sum() / size
+        positives = -np.log(taught[observed]).sum() / size
+        return agreement + positives + ((taught.sum(1).mean() - 1.5) / taught.shape[1]) ** 2
+
+    f = 1 / (1 + np.exp(-logits.double().numpy()))
+    y = 1 / (1 + np.exp(-made.memory.values[rows].detach().double().numpy()))
+    observed = labels.dense(rows.numpy()) > 0
+    assert value == pytest.approx((half(f, y, observed) + half(y, f, observed)) / 2, rel=1e-5)
+
+
+def test_role_starts_as_published():
+    labels = table(500)
+    values = prepared("role", labels).memory.values.detach().numpy()
+    observed = labels.dense() > 0
+    assert values[observed] == pytest.approx(math.log(0.995 / 0.005))
+    bound = math.log(0.6 / 0.4)
+    rest = values[~observed]
+    assert np.abs(rest).max() <= bound
+    assert rest.std() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["role", "role-16bit"])
+def test_role_estimates_move_at_ten_times_the_rate(name):
+    labels = table()
+    made = prepared(name, labels)
+    before = made.memory.values.detach().float().clone()
+    rows = torch.arange(8)
+    optimiser = torch.optim.Adam(
+        [{"params": p, "lr": 1e-2 * m} for p, m in made.parameter_groups()] or [torch.zeros(1)]
+    )
+    made.objective(torch.randn(8, 4), labels.batch(rows), rows, Clock()).backward()
+    optimiser.step()
+    made.after_step(1e-2)
+    moved = (made.memory.values.detach().float() - before).abs()
+    assert moved[:8].median().item() == pytest.approx(0.1, rel=0.02)  # Adam's first step is its rate
+    assert moved[8:].max() == 0
+
+
+def test_sixteen_bit_role_keeps_small_steps_in_expectation():
+    from spml.methods.cole import hashed_uniform, round_stochastically
+
+    value = torch.full((4000, 4), 0.5 + 2e-5)  # a twelfth of a float16 unit above 0.5
+    uniform = hashed_uniform(torch.arange(4000), torch.ones(4000, 1), 4)
+    rounded = round_stochastically(value, uniform, torch.float16).float()
+    assert set(rounded.unique().tolist()) == {0.5, 0.50048828125}
+    assert rounded.mean().item() == pytest.approx(value.mean().item(), abs=1e-5)
+
+
+def test_apl_gives_the_lowest_of_each_class_a_soft_label_and_never_changes_it():
+    labels = table(60)
+    made = prepared("em-apl", labels, warm_up=2, proportion=0.9)
+    generator = np.random.default_rng(1)
+    given: dict[tuple[int, int], float] = {}
+    unknown = labels.dense() == 0
+    for epoch in range(1, 6):
+        p = generator.random((60, 4)).astype(np.float32)
+        made.end_epoch(torch.from_numpy(p), Clock(epoch, 5))
+        if 2 <= epoch < 5:  # the paper's Algorithm 1, entry by entry
+            for c in range(4):
+                take = int(0.9 / 3 * unknown[:, c].sum())
+                left = sorted((p[n, c], n) for n in range(60) if unknown[n, c] and (n, c) not in given)
+                given.update({(n, c): float(value) for value, n in left[:take]})
+    values = made.memory.values.numpy()
+    for n in range(60):
+        for c in range(4):
+            if (n, c) in given:
+                assert values[n, c] == pytest.approx(given[n, c])
+            else:
+                assert np.isnan(values[n, c])
+
+
+def test_apl_ablations():
+    labels = table(60)
+    hard = prepared("em-apl", labels, warm_up=1, hard=True, positive_proportion=0.2)
+    hard.end_epoch(torch.rand(60, 4), Clock(1, 3))
+    given = hard.memory.values[~torch.isnan(hard.memory.values)]
+    assert set(given.tolist()) == {0.0, 1.0}
+
+
+def test_ll_cp_flips_for_good_and_only_unknowns():
+    labels = table()
+    made = prepared("ll-cp", labels, share=10.0)
+    rows = torch.arange(10)
+    batch = labels.batch(rows)
+    logits = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
+    made.objective(logits, batch, rows, Clock(1, 5))
+    assert not made.memory.values.any()  # nothing in the first epoch
+    made.objective(logits, batch, rows, Clock(2, 5))
+    flipped = made.memory.values[:10]
+    expected = torch.where(batch == 0, logits, -torch.inf).flatten().topk(4).indices
+    assert flipped.flatten().nonzero().flatten().sort().values.equal(expected.sort().values)
+    made.objective(logits, batch, rows, Clock(3, 5))
+    assert (made.memory.values[:10] & flipped).equal(flipped)
+    assert made.memory.values.sum() == 8
+    assert not (made.memory.values[:10] & (batch > 0)).any()
+
+
+def test_lac_begins_its_second_stage_half_way_and_fills_its_queue():
+    labels = table()
+    made = prepared("lac", labels, queue=6, embedding_width=8)
+    rows = torch.arange(4)
+    generator = torch.Generator().manual_seed(0)
+
+    def model(view):
+        embeddings = torch.nn.functional.normalize(torch.randn(4, 4, 8, generator=generator), dim=-1)
+        return Gathered((torch.full((4, 4), -5.0), embeddings, None))
+
+    batch = Batch(rows, labels.batch(rows), (rows, rows))
+    made.loss(batch, model, Clock(2, 4))
+    assert (made.queue_classes == -1).all()
+    made.loss(batch, model, Clock(3, 4))
+    assert made.queue_classes[:4].tolist() == labels.single()[:4].tolist()
+    assert made.queue_position == 4
+    made.loss(batch, model, Clock(3, 4))  # the queue wraps around: the oldest two are gone
+    assert made.queue_position == 2
+    assert made.queue_classes[:6].tolist() == [*labels.single()[2:4], *labels.single()[2:4], *labels.single()[:2]]
+
+
+def test_en_ignores_unknowns_above_their_class():
+    labels = table()
+    made = prepared("en", labels)
+    rows = torch.arange(2)
+    logits = torch.tensor([[3.0, 3.0, 3.0, 3.0], [-3.0, -3.0, -3.0, -3.0]], requires_grad=True)
+    batch = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0]], dtype=torch.int8)
+    made.objective(logits, batch, rows, Clock()).backward()
+    assert (logits.grad[0, 1:] == 0).all()  # above the class average: cost nothing
+    assert (logits.grad[1, [0, 2, 3]] > 0).all()  # below: negatives
+    assert (logits.grad[[0, 1], [0, 1]] < 0).all()
+
+
+def test_en_scl_remembers_maps_in_image_coordinates():
+    labels = table()
+    made = prepared("en-scl", labels, map_size=4)
+    heat = torch.linspace(-3, 3, 16).reshape(1, 1, 4, 4).expand(1, 4, 4, 4).clone()
+    rows = torch.tensor([0])
+
+    def loss(flip):
+        shown = heat.flip(-1) if flip else heat
+        geometry = Geometry(torch.tensor([flip]))
+        batch = Batch(rows, labels.batch(rows), (rows,), (geometry,))
+        return made.loss(batch, lambda view: Gathered((torch.zeros(1, 4), None, shown)), Clock())
+
+    loss(True)
+    assert torch.allclose(made.heat.values[0].float(), heat[0].sigmoid(), atol=1e-3)
+    without = made.objective(torch.zeros(1, 4), labels.batch(rows), rows, Clock())
+    assert loss(False).item() == pytest.approx(without.item(), abs=1e-5)  # the same image, seen the other way round
+
+
+def test_l1_and_l2_penalties_are_per_head():
+    parameters = [torch.full((2, 3), 2.0), torch.tensor([1.0, -1.0, 0.0])]
+    assert method("l1r", weight=0.5).penalty(parameters).item() == pytest.approx(0.5 * 14)
+    heads = [torch.stack([p, 2 * p]) for p in parameters]
+    assert method("l2r", weight=1.0).penalty(heads, heads=1).tolist() == pytest.approx([26.0, 104.0])
+
+
+def test_lasd_leverage_follows_k():
+    made = prepared("lasd", table())
+    assert made.negative_leverage == pytest.approx((1 + 0.1 * 0.5) / (4 - 1.5))
+    assert method("lasd", consistency_weight=0.0).needs.views == ("weak",)
+
+
+def test_a_false_claim_about_parts_is_found():
+    class Claims(METHODS["epr"]):
+        needs = Needs(k=True, splits="rows")
+
+    with pytest.raises(AssertionError, match="is no mean over rows"):
+        checks.check_splits(Claims)

@@ -1,0 +1,851 @@
+"""The report: what it counts, what it escapes, and how it looks to a real browser."""
+
+import base64
+import dataclasses
+import hashlib
+import math
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from spml.data import FeatureStore, ImageStore, ViewSettings
+from spml.data.detect import open_data
+from spml.data.formats.scenes import scenes
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.methods import Clock, Problem, method
+from spml.models import build_classifier
+from spml.recover import recover
+from spml.report import Series, Study, k_sensitivity, label_budget, line_chart, loss_landscape, write_report
+from spml.report.axes import Axis, log_ticks, round_ticks
+from spml.report.beliefs import Beliefs, believed, saw_more
+from spml.report.comparison import groups
+from spml.report.figures import Bar, Spread, bars, heat_map, spreads
+from spml.report.galleries import evidence, extremes, kind_of, lit
+from spml.report.landscape import Landscape, _direction, own_loss
+from spml.report.markup import Html, hundred, join, percent, tag
+from spml.report.sections import precision_down_the_list
+from spml.report.studies import study_chart
+from spml.report.theme import PALETTE, script
+from spml.runs.checkpoint import write_tensors
+from spml.train.examples import Examples
+from spml.train.finished import FinishedRun, finish, open_run
+from spml.train.job import TrainJob, train_job
+from spml.train.loop import Run
+from spml.train.settings import TrainSettings
+
+EVIL_CLASS = "<script>window.hacked=1</script>"
+EVIL_FILE = '"><img src=x onerror="window.hacked=1">/a&b\u202e.jpg'
+CLASSES = ("cat", "dog", EVIL_CLASS, "été 雪", "bus", "tram", "sofa")
+
+
+def a_run(
+    folder: Path = Path("runs/first"),
+    *,
+    name: str = "an",
+    seed: int = 0,
+    rows: int = 60,
+    truth: bool = True,
+    images: bool = True,
+    shift: float = 0.0,
+    log: tuple[dict, ...] = (),
+    classes: tuple[str, ...] = CLASSES,
+) -> FinishedRun:
+    """A run that never trained: random truth, one label of it given, predictions that know a little of it."""
+    rng = np.random.default_rng(seed)
+    data = np.random.default_rng(99)
+    full = np.where(data.random((rows, len(classes))) < 0.35, 1, -1).astype(np.int8)
+    full[np.arange(rows), data.integers(len(classes), size=rows)] = 1
+    first = np.array([data.choice(np.flatnonzero(row > 0)) for row in full])
+    first[rows * 4 // 5 :] = -1  # nothing is known of the test rows
+    scores = 1 / (1 + np.exp(-(1.2 * full + shift + 1.5 * rng.standard_normal(full.shape))))
+    names = [f"photo {row}.jpg" for row in range(rows)]
+    names[1] = EVIL_FILE
+    labels = Labels.from_indices(first, classes)
+    parts = np.split(np.arange(rows), [rows * 3 // 5, rows * 4 // 5])
+    epochs = [
+        {"kind": "epoch", "step": e, "epoch": e, "loss": 1 / e, "validation_raw": 0.3 + 0.01 * e} for e in (1, 2, 3)
+    ]
+    run = FinishedRun(
+        folder=folder,
+        record={
+            "spml": "0",
+            "method": {"name": name},
+            "train": {"seed": seed, "epochs": 3},
+            "model": {"head": "linear", "backbone": "small"},
+            "data": {"labels": labels.subset(parts[0]).fingerprint()},
+            "k": None,
+        },
+        best={"score": 0.33, "epoch": 3, "weights": "raw"},
+        log=[*epochs, *log],
+        names=names,
+        labels=labels,
+        truth=Labels.from_matrix(full, classes) if truth else None,
+        probabilities=scores.astype(np.float32),
+        train=parts[0],
+        validation=parts[1],
+        test=parts[2],
+        source={"path": "photos/<b>", "options": {}},
+    )
+    pixels = np.random.default_rng(5).integers(0, 256, (rows, 3, 24, 24), dtype=np.uint8)
+    store = ImageStore.from_array(pixels) if images else FeatureStore(np.zeros((rows, 4), np.float32))
+    run.__dict__["store"] = store
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """A label-wise network, trained for a moment on built-in scenes, read back from its folder."""
+    torch.set_num_threads(1)
+    options = {"train": 50, "test": 20, "size": 32}
+    data = scenes(**options)
+    torch.manual_seed(0)
+    network = build_classifier("small", 10, "label-wise", image_size=32, width=16, feedforward=16)
+    run = Run(
+        tmp_path_factory.mktemp("runs") / "label-wise",
+        network,
+        method("role"),
+        Examples(data.store, data.train, data.labels.subset(data.train)),
+        Examples(data.store, data.validation, data.labels.subset(data.validation)),
+        TrainSettings(epochs=2, batch_size=20, averaging=0.9, views=ViewSettings(flip=0.0)),
+        k=2.5,
+        progress=False,
+        device="cpu",
+    )
+    run.fit()
+    finish(run, data, {"path": "scenes", "options": options})
+    return open_run(run.folder)
+
+
+class Parsed(HTMLParser):
+    """The tags, the attributes and the texts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def of(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def report(tmp_path: Path, *runs: FinishedRun, **options) -> tuple[Path, str, Parsed]:
+    path = tmp_path / "report.html"
+    write_report(runs, path, recovered=[None] * len(runs), **options)
+    text = path.read_text(encoding="utf-8")
+    return path, text, Parsed(text)
+
+
+# -- markup -------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(), st.text())
+def test_texts_come_back_from_markup_as_they_went_in(text, value):
+    parsed = Parsed(tag("p", text, title=value))
+    no_carriage = str.maketrans({"\r": "\n"})  # what a parser may do to line ends
+    assert "".join(parsed.texts).translate(no_carriage) == text.translate(no_carriage)
+    assert parsed.tags == [("p", {"title": value})]
+
+
+def test_markup_enters_a_tag_as_markup_and_text_as_text():
+    assert (
+        tag("p", Html("<b>"), "<i>", None, class_="a", hidden=True, title=None)
+        == '<p class="a" hidden><b>&lt;i&gt;</p>'
+    )
+    assert join("a<", tag("br")) == "a&lt;<br>"
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0, "0%"), (0.001, "<1%"), (0.5, "50%"), (0.999, ">99%"), (1.0, "100%"), (math.nan, "–")]
+)
+def test_percent_never_rounds_to_all_or_nothing(share, text):
+    assert percent(share) == text
+    assert hundred(0.8314) == "83.1"
+
+
+# -- what is counted ----------------------------------------------------------------------------------------------
+
+
+def test_recovery_counts_what_a_loop_counts():
+    run = a_run()
+    beliefs = Beliefs(run)
+    observed, truth = run.labels.dense(), run.truth.dense()
+    right = wrong = missing = 0
+    for row in [*run.train, *run.validation]:
+        for label in range(len(CLASSES)):
+            if observed[row, label] == 0:
+                yes = run.probabilities[row, label] >= 0.5
+                right += yes and truth[row, label] > 0
+                wrong += yes and truth[row, label] < 0
+                missing += truth[row, label] > 0
+    recovery = beliefs.recovery
+    assert (recovery.right, recovery.judged, recovery.missing) == (right, right + wrong, missing)
+    assert recovery.count == right + wrong
+    assert 0 < recovery.precision == beliefs.precisions.positive < 1
+    assert recovery.found == right / missing
+
+
+def test_test_rows_are_never_recovered_and_given_labels_are_always_present():
+    run = a_run(shift=-9.0)  # believes nothing by itself
+    beliefs = Beliefs(run)
+    assert not beliefs.recovered.any()
+    assert beliefs.present[run.labels.dense() > 0].all()
+    assert not Beliefs(a_run(shift=9.0)).recovered[run.test].any()
+
+
+def test_recovered_labels_take_the_place_of_one_half(tmp_path):
+    run = a_run()
+
+    class Recovered:
+        notes = ("a note <b>",)
+
+        def confidence(self, rows):
+            return np.full((len(rows), len(CLASSES)), 0.25, np.float32)
+
+        def present(self, rows):
+            return np.tile(np.arange(len(CLASSES)) == 4, (len(rows), 1))
+
+    confidence, present = believed(run, Recovered())
+    assert (confidence == 0.25).all()
+    assert present.sum() == len(run.names)
+    assert Beliefs(run, Recovered()).recovered.any(axis=0).tolist() == [c == 4 for c in range(len(CLASSES))]
+    write_report([run], tmp_path / "report.html", recovered=[Recovered()])
+    parsed = Parsed((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert "a note <b>" in parsed.text
+    assert "25%" in parsed.text
+
+
+def test_without_recovered_labels_the_report_recovers_them(tmp_path):
+    run = a_run()
+    write_report([run], tmp_path / "report.html")
+    found = recover(run)
+    rows = np.concatenate([run.train, run.validation])
+    unknown = run.labels.dense(rows) == 0
+    number = int((found.present(rows) & unknown).sum())
+    assert number != Beliefs(run).recovery.count
+    assert f"The model found {number:,} further labels" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_truth_that_is_partly_known_judges_only_what_it_knows():
+    run = a_run()
+    signed = run.truth.dense()
+    signed[:, 1] = 0
+    run = dataclasses.replace(run, truth=Labels.from_matrix(signed, CLASSES))
+    beliefs = Beliefs(run)
+    assert beliefs.recovered[:, 1].any()
+    assert not (beliefs.right | beliefs.wrong | beliefs.missed)[:, 1].any()
+    assert beliefs.recovery.judged < beliefs.recovery.count
+    assert np.isnan(beliefs.test_precision[1])
+    assert beliefs.separation is None
+    row = int(np.flatnonzero(beliefs.recovered[:, 1])[0])
+    assert kind_of(beliefs, row, 1) == "new"
+
+
+def test_every_kind_of_label_is_named():
+    beliefs = Beliefs(a_run())
+    tables = {
+        "given": beliefs.observed > 0,
+        "right": beliefs.right,
+        "wrong": beliefs.wrong,
+        "missed": beliefs.missed,
+        "absent": beliefs.unknown & ~beliefs.present & (beliefs.truth < 0),
+    }
+    for kind, table in tables.items():
+        rows, labels = np.nonzero(table)
+        assert len(rows), kind
+        assert {kind_of(beliefs, r, c) for r, c in zip(rows, labels, strict=True)} == {kind}
+
+
+def test_extremes_are_the_surest_of_different_labels():
+    beliefs = Beliefs(a_run(rows=200))
+    most = extremes(beliefs, beliefs.recovered, len(CLASSES))
+    assert len({row for row, _ in most}) == len({label for _, label in most}) == len(CLASSES)
+    confidence = [float(beliefs.confidence[place]) for place in most]
+    assert confidence == sorted(confidence, reverse=True)
+    assert confidence[0] == beliefs.confidence[beliefs.recovered].max()
+    least = extremes(beliefs, beliefs.recovered, 12, least=True)
+    assert len({row for row, _ in least}) == 12
+    assert float(beliefs.confidence[least[0]]) == beliefs.confidence[beliefs.recovered].min()
+
+
+def test_precision_down_the_list_starts_where_it_says_something_and_ends_at_the_precision():
+    confidence = np.linspace(1, 0, 100)
+    right = np.arange(100) < 50
+    kept, shares = precision_down_the_list(confidence, right)
+    assert (kept[0], shares[0]) == (20, 100)
+    assert (kept[-1], shares[-1]) == (100, 50)
+    assert precision_down_the_list(confidence[:3], right[:3]) == ([3.0], [100.0])
+
+
+def test_a_run_on_the_truth_is_a_reference():
+    run = a_run(name="bce")
+    assert not saw_more(run)
+    full = run.truth.subset(run.train).fingerprint()
+    assert saw_more(dataclasses.replace(run, record={**run.record, "data": {"labels": full}}))
+
+
+# -- pictures -----------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(
+    st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.booleans(),
+)  # fmt: skip
+@example(1.0, 142858.0, False)
+def test_ticks_are_few_and_inside(low, span, whole):
+    high = low + span
+    ticks = round_ticks(low, high, whole=whole)
+    assert len(ticks) <= 9
+    slack = 1e-6 * max(abs(low), abs(high), span)
+    assert all(low - slack <= tick <= high + slack for tick in ticks)
+    if whole:
+        assert all(float(tick).is_integer() for tick in ticks)
+    elif low + span > low:
+        assert len(ticks) >= 3 or span < 1e-9 * abs(low)
+
+
+def test_log_ticks_and_places():
+    assert log_ticks(90, 11_000) == [100, 1000, 10_000]
+    assert log_ticks(100, 500) == [100, 200, 500]
+    axis = Axis(1, 100, log=True)
+    assert axis.share(10) == pytest.approx(0.5)
+    assert Axis.over([3.0, math.nan, 3.0]).share(3.0) == pytest.approx(0.5)
+
+
+def test_a_line_chart_breaks_where_a_value_is_missing_and_lists_its_numbers():
+    text = line_chart(
+        [Series("a<b", [1, 2, 3, 4, 5], [1, 2, math.nan, 4, 5], [0.1] * 5), Series("c", [1, 5], [2, 3])],
+        title="t", x_label="x", y_label="y", mark=(2, "here"),
+    )  # fmt: skip
+    parsed = Parsed(text)
+    lines = [a["d"] for a in parsed.of("path") if a["class"] == "line"]
+    assert len(lines) == 3  # two pieces of the first, one of the second
+    assert sum(a["class"] == "band" for a in parsed.of("path")) == 2
+    assert "a<b" in parsed.text
+    assert "nan" not in text
+    assert parsed.of("svg")[0]["role"] == "img"
+    assert "a<b: 1 at 1, 5 at 5" in parsed.of("svg")[0]["aria-label"]
+
+
+def test_bars_of_many_labels_are_folded_and_none_is_lost():
+    entries = [Bar(f"label {i}", i / 100, str(i)) for i in range(100)]
+    parsed = Parsed(bars(entries))
+    shown = parsed.text.split("All 100")
+    assert shown[0].count("label") == 24
+    assert shown[1].count("label") == 100
+    widths = Parsed(bars([Bar("up", 0.5, "+"), Bar("down", -1.0, "-")])).of("span")
+    styles = [a["style"] for a in widths if a.get("style")]
+    assert styles == ["left:50.0%;width:25.0%", "left:0.0%;width:50.0%"]
+
+
+def test_every_run_has_its_place_on_the_scale_of_all():
+    parsed = Parsed(spreads([Spread("a", [90.0, 80.0], "85.0", beside=100.0), Spread("b", [70.0], "70.0")]))
+
+    def places(kind):
+        return [
+            float(a["style"].split(":")[1].rstrip("%"))
+            for a in parsed.of("span")
+            if kind in (a.get("class") or "").split()
+        ]
+
+    first, second, third = places("point")
+    (ring,) = places("ring")
+    assert 0 < third < second < first < ring < 100
+    assert first - second == pytest.approx(second - third, abs=0.11)
+    assert sorted(places("place")) == places("place")
+    assert parsed.text.startswith("a 85.0 b 70.0 70 ")
+
+
+def test_a_heat_map_is_fuller_where_numbers_are_larger():
+    text = heat_map(np.array([[0.0, 1.0], [0.5, math.nan]]), title="t", x=Axis(0, 2), y=Axis(0, 2), low=0, high=1)
+    cells = Parsed(text).of("rect")
+    assert sorted(float(cell["fill-opacity"]) for cell in cells) == [0.5, 1.0]
+    bottom_right = next(cell for cell in cells if cell["fill-opacity"] == "1")
+    assert float(bottom_right["y"]) > float(next(c for c in cells if c["fill-opacity"] == "0.5")["y"])
+
+
+def test_the_lit_part_keeps_its_colour():
+    image = np.full((8, 8, 3), 200, np.uint8)
+    weights = torch.zeros(2, 2)
+    weights[0, 0] = 1
+    shown = lit(image, weights).astype(int)
+    assert shown[0, 0].sum() > 1.5 * shown[7, 7].sum()
+    assert np.ptp(shown[7, 7]) <= 2  # grey
+    assert lit(image, torch.zeros(2, 2)).max() < 200
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrast(one: str, other: str) -> float:
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_colours_can_be_read(mode):
+    colours = {name: pair[mode] for name, pair in PALETTE.items()}
+    for text in ("text", "quiet", "accent", "missed", "given", "right", "wrong", "new"):
+        for ground in ("page", "card"):
+            assert _contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+    for kind in ("given", "right", "wrong", "new"):
+        assert _contrast(colours[kind], colours[f"{kind}-soft"]) >= 4.5, kind
+    for line in (*(f"series-{i}" for i in range(1, 7)), "absent", "missed"):
+        assert _contrast(colours[line], colours["card"]) >= 3, line
+
+
+# -- the page -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_names_or_labels_becomes_markup(tmp_path):
+    _, text, parsed = report(tmp_path, a_run())
+    assert EVIL_CLASS not in text
+    assert EVIL_FILE not in text
+    assert [tag for tag, _ in parsed.tags].count("script") == 1
+    assert script() in text
+    assert not any(name.startswith("on") for _, attributes in parsed.tags for name in attributes)
+    assert EVIL_CLASS in parsed.text  # as text it is there
+    assert "<b>" in parsed.text  # the data's name
+
+
+def test_the_page_asks_for_nothing_and_its_policy_forbids_it(tmp_path):
+    _, text, parsed = report(tmp_path, a_run(), a_run(Path("runs/second"), name="em", seed=1))
+    for name, attributes in parsed.tags:
+        assert not attributes.keys() & {"srcset", "action", "data", "poster"}, name
+        if "src" in attributes:
+            assert attributes["src"].startswith("data:image/jpeg;base64,")
+        if "href" in attributes:
+            assert attributes["href"].startswith("#")
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "://" not in text
+    policy = next(a["content"] for a in parsed.of("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
+    assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    anchors = {a["href"][1:] for a in parsed.of("a")}
+    ids = [a["id"] for _, a in parsed.tags if "id" in a]
+    assert anchors <= set(ids)
+    assert len(ids) == len(set(ids))
+    assert all(image["alt"] for image in parsed.of("img"))
+
+
+def test_with_the_truth_right_and_wrong_are_shown_with_their_numbers(tmp_path):
+    run = a_run()
+    _, text, parsed = report(tmp_path, run)
+    recovery = Beliefs(run).recovery
+    assert f"{percent(recovery.precision)} of them are right" in parsed.text
+    assert f"{recovery.right:,} of {recovery.judged:,}" in parsed.text
+    assert hundred(Beliefs(run).test_map) in parsed.text
+    for heading in ("Picked at random", "Most sure", "Least sure", "Wrong, and sure of it", "Missed"):
+        assert heading in parsed.text
+    classes = [a.get("class") or "" for a in parsed.of("li")]
+    for kind in ("given", "right", "wrong", "missed"):
+        assert f"chip {kind}" in classes, kind
+    assert "nan" not in re.sub(r"base64,[^\"]*", "", text.lower())
+
+
+def test_without_the_truth_nothing_is_judged(tmp_path):
+    _, _, parsed = report(tmp_path, a_run(truth=False))
+    classes = [a.get("class") or "" for a in parsed.of("li")]
+    assert "chip new" in classes
+    assert not any(kind in c for c in classes for kind in ("right", "wrong", "missed"))
+    assert not re.search("(are|is|then) right|wrong", parsed.text.partition("spml-report-theme")[2])
+    assert "held-out score" in parsed.text
+    assert "33.0" in parsed.text
+    assert "test mAP" not in parsed.text
+
+
+def test_features_have_cards_without_pictures_and_lost_images_are_said(tmp_path):
+    _, _, parsed = report(tmp_path, a_run(images=False))
+    assert not parsed.of("img")
+    assert "48 rows came with one label each" in parsed.text
+    run = a_run()
+    run.__dict__["store"] = None
+    _, _, parsed = report(tmp_path, run)
+    assert not parsed.of("img")
+    assert "no longer where it was" in parsed.text
+    assert "photo 7.jpg" in parsed.text or "photo" in parsed.text
+
+
+def test_rows_of_other_data_are_not_shown_as_the_run_s(tmp_path):
+    draw = np.random.default_rng(0)
+    for name in ("red", "green"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(3):
+            pixels = draw.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    names = open_data(str(tmp_path / "photos"), size=8).names.tolist()
+    run = dataclasses.replace(a_run(), names=names, source={"path": str(tmp_path / "photos"), "options": {"size": 8}})
+    assert len(run.store) == 6
+    (tmp_path / "photos" / "green" / "1.png").unlink()
+    assert dataclasses.replace(run).store is None
+
+
+def test_histograms_of_the_log_are_drawn(tmp_path):
+    lines = tuple({"kind": "histogram", "step": e, "epoch": e, "counts": [10, 5, e, 0]} for e in (1, 2, 3))
+    _, without, _ = report(tmp_path, a_run())
+    _, text, parsed = report(tmp_path, a_run(log=lines))
+    assert "Predictions over the epochs" in text
+    assert "Predictions over the epochs" not in without
+    assert len(parsed.of("rect")) == 9  # the empty bin of each epoch is not drawn
+
+
+def test_a_report_with_photographs_stays_small(tmp_path):
+    run = a_run(rows=120)
+    x = np.linspace(0, 1, 448)
+    smooth = 120 + 60 * np.sin(9 * x)[:, None] * np.cos(7 * x)[None]
+    photo = (smooth + np.random.default_rng(0).normal(0, 12, (3, 448, 448))).clip(0, 255).astype(np.uint8)
+    run.__dict__["store"] = ImageStore.from_array(np.broadcast_to(photo, (120, *photo.shape)))
+    path, _, parsed = report(tmp_path, run)
+    assert len(parsed.of("img")) == 40
+    assert path.stat().st_size < 3_000_000
+    assert {image["width"] for image in parsed.of("img")} == {"192"}
+
+
+def test_networks_show_where_they_look(trained, tmp_path):
+    _, _, parsed = report(tmp_path, trained)
+    assert "Where it looks" in parsed.text
+    maps = [image for image in parsed.of("img") if ": what spoke for" in image["alt"]]
+    assert len(maps) == 18
+    assert len({image["src"] for image in maps}) > 6
+
+
+def test_the_evidence_for_a_label_lies_where_its_features_are():
+    class Thirds(torch.nn.Module):
+        """Three channels, each bright in one third of the map, from left to right."""
+
+        def forward(self, images):
+            map_ = torch.zeros(len(images), 3, 2, 6)
+            for channel in range(3):
+                map_[:, channel, :, 2 * channel : 2 * channel + 2] = 1 + channel
+            return map_
+
+    network = build_classifier(Thirds(), 2, image_size=8)
+    with torch.no_grad():
+        network.head.linear.weight.copy_(torch.tensor([[1.0, 0, 0], [-1.0, 0, 2.0]]))
+    left, right = evidence(network, np.zeros((8, 8, 3), np.uint8), [0, 1])
+    assert left.tolist() == [[pytest.approx(1 / 12)] * 2 + [0] * 4] * 2  # the mean over twelve places
+    assert right.tolist() == [[0] * 4 + [pytest.approx(6 / 12)] * 2] * 2  # what speaks against it is not shown
+    with torch.no_grad():
+        network.head.linear.weight.copy_(torch.tensor([[-3.0, -1.5, -1 / 3], [0, 0, 0]]))
+    (least,) = evidence(network, np.zeros((8, 8, 3), np.uint8), [0])
+    assert least.tolist() == [[0] * 4 + [pytest.approx(2 / 12)] * 2] * 2  # all against it, the right third least
+
+
+def test_there_is_no_evidence_without_places():
+    pooled = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    network = build_classifier(pooled, 2, image_size=8)
+    assert evidence(network, np.zeros((8, 8, 3), np.uint8), [0]) is None
+
+
+def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path, before, _ = report(tmp_path, a_run())
+    monkeypatch.setattr(os, "fsync", _no_space)
+    with pytest.raises(InputError, match=r"report\.html cannot be written: no space left"):
+        write_report([a_run(seed=1)], path, recovered=[None])
+    assert path.read_text(encoding="utf-8") == before
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written"):
+        write_report([a_run()], tmp_path / "file" / "report.html", recovered=[None])
+
+
+def _no_space(_: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(InputError, match="at least one run"):
+        write_report([], tmp_path / "r.html")
+    with pytest.raises(InputError, match="2 sets of recovered labels for 1 runs"):
+        write_report([a_run()], tmp_path / "r.html", recovered=[None, None])
+    other = a_run(Path("runs/other"), classes=("a", "b", "c"))
+    with pytest.raises(InputError, match="runs/first and runs/other have different labels"):
+        write_report([a_run(), other], tmp_path / "r.html", recovered=[None, None])
+    longer = a_run(Path("runs/longer"), rows=80)
+    with pytest.raises(InputError, match="different test rows"):
+        write_report([a_run(), longer], tmp_path / "r.html", recovered=[None, None])
+    assert not (tmp_path / "r.html").exists()
+
+
+# -- several runs -------------------------------------------------------------------------------------------------
+
+
+def several() -> list[FinishedRun]:
+    runs = [a_run(Path(f"runs/an{seed}"), seed=seed) for seed in (0, 1, 2)]
+    runs += [a_run(Path(f"runs/em{seed}"), name="em", seed=seed, shift=0.4) for seed in (3, 4)]
+    full = runs[0].truth.subset(runs[0].train).fingerprint()
+    reference = a_run(Path("runs/bce"), name="bce", seed=5)
+    reference.record["data"]["labels"] = full
+    return [*runs, reference]
+
+
+def test_the_table_holds_mean_and_deviation_over_seeds(tmp_path):
+    runs = several()
+    _, text, parsed = report(tmp_path, *runs)
+    values = np.array([Beliefs(run).test_map for run in runs[:3]])
+    assert f"{hundred(values.mean())} ± {hundred(values.std(ddof=1))}" in parsed.text
+    reference = next(row for row in text.split("<tr>") if row.startswith('<th scope="row" class="name">bce'))
+    reference = reference.partition("</tr>")[0]
+    assert "±" not in reference
+    assert "best" not in reference
+    assert "a reference" in reference
+    assert sum(a.get("class") == "best" for a in parsed.of("td")) == 2  # mAP and F1
+    for heading in ("Gain by label", "Telling missing from absent", "Precision of recovered labels"):
+        assert heading in parsed.text
+    assert sum(a.get("class") == "card run" for a in parsed.of("details")) == 6
+
+
+def test_gains_are_of_the_means_over_the_assume_negative_baseline(tmp_path):
+    runs = several()
+    _, _, parsed = report(tmp_path, *runs)
+    an, em = (np.mean([Beliefs(run).test_precision for run in part], 0) for part in (runs[:3], runs[3:5]))
+    gain = 100 * (em - an)
+    assert f"on average {gain.mean():+.1f}".replace("-", "−") in parsed.text
+    best = int(gain.argmax())
+    assert f"{CLASSES[best]} {gain[best]:+.1f}".replace("-", "−") in parsed.text
+
+
+def test_runs_that_were_given_more_labels_stand_apart_and_do_not_compete(tmp_path):
+    runs = [a_run(Path(f"runs/an{seed}"), seed=seed) for seed in (0, 1)]
+    shown = np.where(runs[0].truth.dense() > 0, 1, 0) * (np.arange(60) < 48)[:, None]
+    labels = Labels.from_matrix(shown, CLASSES)
+    more = dataclasses.replace(a_run(Path("runs/more"), seed=2, shift=1.0), labels=labels)
+    more.record["data"]["labels"] = labels.subset(more.train).fingerprint()
+    fewer = dataclasses.replace(a_run(Path("runs/fewer"), seed=3), train=np.arange(20))
+    fewer.record["data"]["labels"] = fewer.labels.subset(fewer.train).fingerprint()
+    made = groups([Beliefs(run) for run in (*runs, more, fewer)])
+    a_row = np.count_nonzero(shown[more.train]) / len(more.train)
+    given = [("1.0", 36), (f"{a_row:.1f}", 36), ("1.0", 20)]
+    assert [group.name for group in made] == [f"an (labels {labels} a row, rows {rows})" for labels, rows in given]
+    assert [group.reference for group in made] == ["", "was given more labels", ""]
+    _, _, parsed = report(tmp_path, *runs, more)
+    assert "a reference: it was given more labels" in parsed.text
+
+
+def test_runs_are_grouped_by_everything_but_the_seed():
+    plain, again = a_run(seed=0), a_run(seed=1)
+    other = a_run(seed=2)
+    other.record["model"]["head"] = "cam"
+    other.record["model"]["head_settings"] = {"boost": 5.0}
+    smoothed = a_run(seed=3, name="an-ls")
+    made = groups([Beliefs(run) for run in (plain, other, again, smoothed)])
+    assert [(group.name, len(group.members)) for group in made] == [
+        ("an (head linear)", 2),
+        ("an (head cam)", 1),
+        ("an-ls", 1),
+    ]
+
+
+def test_studies_draw_mean_and_spread(tmp_path):
+    rows = [
+        {"method": name, "labels": str(n), "test_map": str(0.1 * n + 0.01 * seed)}
+        for name in ("an", "role")
+        for n in (1, 2, 4)
+        for seed in (0, 1)
+    ]
+    text = study_chart(label_budget(rows))
+    parsed = Parsed(text)
+    assert sum(a["class"] == "band" for a in parsed.of("path")) == 2
+    cells = [t.strip() for t in parsed.texts]
+    assert "10.5" in cells
+    assert "40.5" in cells
+    ks = [{"method": "role", "k": k, "test_map": 0.8} for k in (1.0, 1.5)]
+    _, _, parsed = report(tmp_path, a_run(), studies=[label_budget(rows), k_sensitivity(ks)])
+    assert "What labels buy" in parsed.text
+    assert "If k is guessed wrong" in parsed.text
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"labels": 3}, "row 0 has no column 'test_map'; it has labels"),
+        ({"labels": "many", "test_map": 1}, "row 0, column 'labels' is 'many', not a number"),
+        ({"labels": 0, "test_map": 1}, "row 0, column 'labels' is 0, which cannot be drawn"),
+        ({"labels": 1, "test_map": "nan"}, "column 'test_map' is nan"),
+    ],
+)
+def test_studies_refuse_what_they_cannot_draw(row, words):
+    with pytest.raises(InputError, match=re.escape(words)):
+        study_chart(label_budget([row]))
+    with pytest.raises(InputError, match="no column 'shade'"):
+        study_chart(Study("s", [{"x": 1}], "x", "shade"))
+
+
+# -- the loss landscape -------------------------------------------------------------------------------------------
+
+
+def test_the_landscape_has_the_network_itself_in_its_middle(trained):
+    landscape = loss_landscape(trained, 16, steps=3, reach=0.5)
+    assert landscape.values.shape == (3, 3)
+    assert landscape.offsets.tolist() == [-0.5, 0, 0.5]
+    positions = torch.randperm(len(trained.train), generator=torch.Generator().manual_seed(0))[:16].sort().values
+    labels = trained.labels.subset(trained.train)
+    made = method("role")
+    made.prepare(Problem(labels, k=2.5, seeds=0))
+    from spml.runs.checkpoint import read_tensors
+
+    made.load_state_dict(read_tensors(trained.folder / "best-memory.safetensors")[0])
+    with torch.no_grad():
+        logits = trained.network()(trained.store.batch(trained.train[positions.numpy()])).logits
+        expected = made.objective(logits, labels.batch(positions.numpy()), positions, Clock(trained.best["epoch"], 2))
+    assert landscape.values[1, 1] == pytest.approx(float(expected), rel=1e-5)
+    assert len(np.unique(landscape.values)) == 9
+    again = loss_landscape(trained, 16, steps=3, reach=0.5)
+    assert (again.values == landscape.values).all()
+
+
+def test_the_landscape_of_a_look_is_what_was_seen_and_taught(trained, tmp_path):
+    labels = trained.labels.subset(trained.train)
+    seen = torch.rand(labels.shape, generator=torch.Generator().manual_seed(0)).half()
+    write_tensors(tmp_path / "best-memory.safetensors", {"memory.values": seen}, {})
+    record = {**trained.record, "method": {"name": "auto"}}
+    rows, logits = torch.arange(8), torch.randn(8, 10, generator=torch.Generator().manual_seed(1))
+    loss = own_loss(dataclasses.replace(trained, folder=tmp_path, record=record), labels)
+    expected = F.binary_cross_entropy_with_logits(logits, seen[:8].float(), reduction="none").sum(1).mean()
+    assert float(loss(logits, labels.batch(rows.numpy()), rows)) == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_the_landscape_of_two_heads_is_that_of_both(tmp_path):
+    draw = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", draw.normal(size=(60, 6)).astype(np.float32))
+    np.save(tmp_path / "y.npy", draw.integers(0, 3, 60))
+    job = TrainJob(str(tmp_path / "x.npy"), options={"labels": str(tmp_path / "y.npy")}, epochs=1, device="cpu")
+    train_job(job, tmp_path / "run", say=str, progress=False)
+    run = open_run(tmp_path / "run")
+    landscape = loss_landscape(run, 200, steps=3)
+    known, rows = torch.from_numpy(run.labels.subset(run.train).dense()), torch.arange(len(run.train))
+    both = run.network().train()(run.store.batch(run.train)).logits.split(3, -1)
+    alone = [method(name).objective(part, known, rows, Clock()) for name, part in zip(("em", "wan"), both, strict=True)]
+    assert landscape.values[1, 1] == pytest.approx(float(sum(alone).detach()), rel=1e-5)
+
+
+def test_directions_have_the_lengths_of_the_filters_and_leave_biases():
+    weights = {"conv": torch.randn(4, 3, 2, 2), "bias": torch.randn(4)}
+    direction = _direction(weights, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(direction["conv"].flatten(1).norm(dim=1), weights["conv"].flatten(1).norm(dim=1))
+    assert not direction["bias"].any()
+
+
+def test_landscapes_are_drawn_on_one_scale_and_bad_grids_refused(trained, tmp_path):
+    steep = Landscape(np.array([[2.0, 1, 2], [1, -1, 1], [2, 1, 2]]), np.array([-1.0, 0, 1]))
+    flat = Landscape(steep.values / 3, steep.offsets)
+    _, _, parsed = report(
+        tmp_path, a_run(), a_run(Path("runs/b"), name="em"), landscapes={"steep": steep, "flat": flat}
+    )
+    opacities = [float(a["fill-opacity"]) for a in parsed.of("rect")]
+    assert max(opacities[:8]) == 1
+    assert max(opacities[8:]) == pytest.approx(1 / 3, abs=1e-3)
+    for options in ({"steps": 4}, {"steps": 1}, {"examples": 0}):
+        with pytest.raises(InputError, match="must be"):
+            loss_landscape(trained, **options)
+    lost = a_run()
+    lost.__dict__["store"] = None
+    with pytest.raises(InputError, match="no longer there"):
+        loss_landscape(lost)
+
+
+# -- in a browser -------------------------------------------------------------------------------------------------
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH")
+
+CHECK = """
+const said = {};
+const images = [...document.images];
+const ground = () => getComputedStyle(document.body).backgroundColor;
+const button = document.getElementById("theme");
+addEventListener("load", () => {
+  document.querySelectorAll("details").forEach((part) => { part.open = true; });
+  said.images = images.length;
+  said.shown = images.filter((image) => image.complete && image.naturalWidth > 0).length;
+  said.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
+  said.hacked = "hacked" in window;
+  const before = ground(), name = button.textContent;
+  button.click();
+  said.toggled = ground() !== before && button.textContent !== name && !button.hidden;
+  said.remembered = localStorage.getItem("spml-report-theme") === document.documentElement.dataset.theme;
+  button.click();
+  said.back = ground() === before;
+  document.body.dataset.check = JSON.stringify(said);
+});
+"""
+
+
+def with_script(page: str, script: str) -> str:
+    """The page with one more script, which its policy is told of."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = page.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
+    return page.replace("</body>", f"<script>{script}</script></body>")
+
+
+def chromium(page: Path, profile: Path, *options: str, width: int = 1100) -> tuple[str, list[str]]:
+    """What the browser prints, and what its console said."""
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    flags += "--disable-component-update --disable-sync --hide-scrollbars --enable-logging=stderr"
+    command = [CHROMIUM, *flags.split(), f"--user-data-dir={profile}", f"--window-size={width},900", *options]
+    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=300, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@browser
+@pytest.mark.parametrize("width", [390, 1100])
+def test_the_browser_shows_every_image_and_switches_the_theme(tmp_path, width):
+    many = [a_run(), a_run(Path("runs/em"), name="em", seed=1)]
+    for number, runs in enumerate(([many[0]], many)):
+        _, text, _ = report(tmp_path, *runs)
+        page = tmp_path / f"checked{number}.html"
+        page.write_text(with_script(text, CHECK), encoding="utf-8")
+        dom, console = chromium(page, tmp_path / "profile", "--dump-dom", width=width)
+        assert console == []
+        said = dict(re.findall(r'"(\w+)":(\w+)', Parsed(dom).of("body")[0]["data-check"]))
+        assert int(said.pop("images")) == int(said.pop("shown")) > 10
+        assert said == {
+            "wide": "false", "hacked": "false", "toggled": "true", "remembered": "true", "back": "true",
+        }  # fmt: skip
+
+
+@browser
+def test_the_page_as_written_is_silent_and_light_and_dark_differ(tmp_path):
+    from PIL import Image
+
+    page, text, _ = report(tmp_path, a_run())
+    grounds = []
+    for scheme in (0, 1):  # dark, light
+        shot = tmp_path / f"shot{scheme}.png"
+        options = (f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={shot}")
+        _, console = chromium(page, tmp_path / "profile", *options)
+        assert console == []
+        with Image.open(shot) as image:
+            grounds.append("#" + bytes(image.convert("RGB").getpixel((3, 3))).hex())
+    assert grounds == [PALETTE["page"][1], PALETTE["page"][0]]
+    # The check can fail: what must not be there is heard when it is there.
+    loud = tmp_path / "loud.html"
+    loud.write_text(text.replace("</body>", "<script>1</script><img src='https://example.org/x.png'></body>"))
+    _, console = chromium(loud, tmp_path / "profile", "--dump-dom")
+    assert len(console) >= 2

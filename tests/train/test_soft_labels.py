@@ -1,0 +1,263 @@
+"""The first look: out of fold, calibrated, remembered with the run, and only where there is something to see."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from spml.data import ImageStore
+from spml.data.stores.features import FeatureStore
+from spml.labels import Labels
+from spml.losses import annotator_choice, entropy
+from spml.methods import ENOUGH_STEPS, Batch, Clock, Problem, method
+from spml.methods.base import Model
+from spml.models import Outputs, build_classifier
+from spml.train import soft_labels as looking
+from spml.train.examples import Examples
+from spml.train.head import head_for
+from spml.train.linear import HeadSpec, train_heads
+from spml.train.loop import Run
+from spml.train.pooled_features import pooled_features
+from spml.train.settings import TrainSettings
+from spml.train.soft_labels import FOLDS, first_look, out_of_fold_heads, worth_a_look
+
+CLASSES = ("a", "b", "c", "d", "e")
+
+
+def some_rows(rows: int = 240, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Labels]:
+    """Features that show which of five labels are there, the truth, and one label of each row."""
+    draw = np.random.default_rng(seed)
+    truth = draw.random((rows, 5)) < 0.3
+    truth[np.arange(rows), draw.integers(0, 5, rows)] = True
+    features = truth @ draw.normal(0, 2, (5, 24)) + draw.normal(0, 0.5, (rows, 24))
+    named = np.array([draw.choice(np.flatnonzero(row)) for row in truth])
+    return features.astype(np.float32), truth, Labels.from_indices(named, CLASSES)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "MOST_EPOCHS", 30)
+    monkeypatch.setattr(looking, "LEARNING_RATE", 1e-2)
+
+
+def test_confidences_find_what_was_not_named() -> None:
+    features, truth, labels = some_rows(1000)
+    seen = first_look(FeatureStore(features), labels, progress=False).confidences
+    known = labels.dense()
+    assert (seen[known > 0] == 1).all()
+    present, absent = seen[(known == 0) & truth], seen[(known == 0) & ~truth]
+    assert present.mean() > 0.5
+    assert absent.mean() < 0.1
+    assert abs(seen.sum(1).mean() - truth.sum(1).mean()) < 0.5  # k, of which nothing was said
+
+
+def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
+    features, _, labels = some_rows(80)
+    heads = out_of_fold_heads(FeatureStore(features), labels, seed=3, progress=False)
+    fold = np.random.default_rng([3, 0xF01D]).permutation(80) % FOLDS
+    outside, inside = np.flatnonzero(fold == 1), np.flatnonzero(fold != 1)
+    spec = HeadSpec("annotator-em", {}, looking.LEARNING_RATE, looking.BATCH_SIZE, 3)
+    (alone,) = train_heads(
+        features[inside],
+        labels.subset(inside),
+        [spec],
+        epochs=30,
+        validation=(features[outside], labels.subset(outside)),
+        progress=False,
+    )
+    torch.testing.assert_close(heads["annotator-em"].logits[torch.from_numpy(outside)], alone.score(features[outside]))
+
+
+def test_without_a_look_doubt_falls_where_a_network_learns() -> None:
+    labels = Labels.from_indices(np.arange(6) % 5, CLASSES)
+    logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    known, rows = torch.from_numpy(labels.dense()), torch.arange(6)
+
+    def value(whole_network: bool, epoch: int) -> torch.Tensor:
+        made = method("auto")
+        made.prepare(Problem(labels, whole_network=whole_network))
+        return made.objective(logits, known, rows, Clock(epoch, 5))
+
+    choice = annotator_choice(logits, known).sum(1).mean()
+    doubt = value(False, 1) - choice
+    torch.testing.assert_close(doubt, -0.2 * torch.where(known == 0, entropy(logits), 0.0).sum(1).mean())
+    torch.testing.assert_close(value(False, 5), value(False, 1))
+    for epoch, share in ((1, 1.0), (2, 0.75), (5, 0.0)):
+        torch.testing.assert_close(value(True, epoch), choice + share * doubt)
+
+
+@pytest.mark.parametrize("head", ["linear", "cam"])
+def test_the_network_starts_with_the_heads_that_looked(head: str) -> None:
+    features, truth, labels = some_rows(1000)
+    look = first_look(FeatureStore(features), labels, progress=False)
+    seen = torch.sigmoid(torch.from_numpy(features) @ look.weight.T + look.bias).numpy()
+    assert seen[truth].mean() > 0.5
+    assert seen[~truth].mean() < 0.1
+    classifier = build_classifier("small", 5, head, image_size=32)
+    weight, bias = torch.randn(5, classifier.features(torch.zeros(1, 3, 32, 32)).shape[1]), torch.randn(5)
+    assert classifier.head.start_as(weight, bias)
+    images = torch.rand(3, 3, 32, 32)
+    torch.testing.assert_close(
+        classifier(images).logits, classifier.features(images) @ weight.T + bias, rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("head", ["label-wise", "attention"])
+def test_a_head_unlike_them_starts_at_how_frequent_labels_are(head: str) -> None:
+    classifier = build_classifier("small", 5, head, image_size=32, width=16).eval()
+    weight, bias = torch.randn(5, classifier.features(torch.zeros(1, 3, 32, 32)).shape[1]), torch.randn(5)
+    assert not classifier.head.start_as(weight, bias)
+    assert classifier.head.start_at(torch.tensor([0.01, 0.1, 0.3, 0.02, 0.0]))
+    said = torch.sigmoid(classifier.head.bias)
+    torch.testing.assert_close(said, torch.tensor([0.01, 0.1, 0.3, 0.02, 1e-4]))
+    assert not build_classifier("small", 5, "linear", image_size=32).head.start_at(said)
+
+
+def test_what_is_known_stays_known() -> None:
+    features, truth, labels = some_rows()
+    table = labels.dense().copy()
+    table[:20] = np.where(truth[:20], 1, -1)
+    seen = first_look(FeatureStore(features), Labels.from_matrix(table, CLASSES), progress=False).confidences
+    assert (seen[:20] == truth[:20]).all()
+
+
+def test_where_it_is_worth_looking() -> None:
+    _, _, labels = some_rows()
+    classifier = build_classifier("small", 5, image_size=32)
+    assert not worth_a_look(classifier, labels)  # random weights
+    classifier.description["weights"] = {"source": "ImageNet"}
+    assert worth_a_look(classifier, labels)
+    assert not worth_a_look(torch.nn.Linear(3, 5), labels)
+    assert not worth_a_look(classifier, labels.subset(np.arange(20)))
+    pairs = np.zeros((240, 5), np.int8)
+    pairs[:, :2] = 1
+    assert not worth_a_look(classifier, Labels.from_matrix(pairs, CLASSES))  # nobody chose one
+
+
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1).mean()
+
+
+def test_what_auto_teaches_with_a_look_and_without() -> None:
+    _, _, labels = some_rows(8)
+    weak, strong, averaged = torch.randn(3, 8, 5)
+    rows, given = torch.arange(8), torch.from_numpy(labels.dense())
+    plain, looked, short = (method("auto") for _ in range(3))
+    plain.prepare(Problem(labels))
+    looked.prepare(Problem(labels, first_look=True, steps=ENOUGH_STEPS))
+    short.prepare(Problem(labels, first_look=True, steps=ENOUGH_STEPS - 1))
+    seen = torch.where(given > 0, 1.0, torch.rand(8, 5).half().float())
+    looked.first_look(seen)
+    short.first_look(seen)
+
+    def batch(views: tuple[torch.Tensor, ...], teacher: Model | None = None) -> Batch:
+        return Batch(rows, given, views, averaged=teacher)
+
+    early, late = Clock(1, 10), Clock(10, 10)
+    one = plain.loss(batch((weak,)), Outputs, late)
+    torch.testing.assert_close(one, plain.objective(weak, given, rows, late))
+    both = batch((weak, strong), lambda _: Outputs(averaged))
+    by_look = cross_entropy(weak, seen) + cross_entropy(strong, seen)
+    mixed = torch.where(given > 0, 1.0, (seen + torch.sigmoid(averaged)) / 2)
+    torch.testing.assert_close(looked.loss(both, Outputs, early), by_look)
+    torch.testing.assert_close(
+        looked.loss(both, Outputs, late), cross_entropy(weak, seen) + cross_entropy(strong, mixed)
+    )
+    torch.testing.assert_close(looked.loss(batch((weak, strong)), Outputs, late), by_look)  # nothing is averaged
+    torch.testing.assert_close(short.loss(batch((weak,)), Outputs, late), cross_entropy(weak, seen))
+    assert (short.views, short.is_objective) == (("weak",), False)
+    assert (plain.views, plain.is_objective) == (("weak",), True)
+    assert (looked.views, looked.is_objective) == (("weak", "strong"), False)
+    assert not plain.state_dict()
+    assert list(looked.state_dict()) == ["memory.values"]
+
+
+def test_features_at_two_sizes_are_their_mean() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8)
+    store, rows = ImageStore.from_array(pixels), np.arange(5)
+    classifier = build_classifier("small", 5, image_size=32)
+    found = pooled_features(classifier, store, rows, "cpu", zooms=(1.0, 1.5), batch_size=2)
+    images = torch.from_numpy(pixels)
+    larger = F.interpolate(images.float(), size=(48, 48), mode="bilinear", antialias=True).round().to(torch.uint8)
+    with torch.no_grad():
+        wanted = (classifier.eval().features(images) + classifier.features(larger)) / 2
+    torch.testing.assert_close(found.batch(rows), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_backbone_of_one_size_is_looked_at_in_that() -> None:
+    class OneSize(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            assert images.shape[-1] == 32, "Input width (48) doesn't match model (32)."
+            return images.mean((2, 3))
+
+    store = ImageStore.from_array(np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8))
+    classifier = build_classifier(OneSize(), 5, image_size=32)
+    found = pooled_features(classifier, store, np.arange(5), "cpu", zooms=(1.0, 1.5))
+    torch.testing.assert_close(found.batch(np.arange(5)), classifier.features(store.batch(np.arange(5))))
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "head"),
+    [
+        ("auto", {}, "attention"),
+        ("auto", {"rows": 1000}, "linear"),  # too few steps
+        ("auto", {"classes": 5000}, "linear"),
+        ("auto", {"backbone": "small-nf"}, "linear"),
+        ("em", {}, "linear"),
+        ("lac", {}, "label-wise"),
+    ],
+)
+def test_which_head_a_method_gets(name: str, changed: dict[str, Any], head: str) -> None:
+    usual = {"backbone": "lite0", "classes": 20, "rows": 4574, "epochs": 10, "batch_size": 16}
+    assert head_for(method(name), **{**usual, **changed}) == head
+
+
+def test_a_run_looks_once_and_remembers(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(0, 256, (48, 3, 32, 32), dtype=np.uint8)
+    labels = Labels.from_indices(draw.integers(0, 5, 48), CLASSES)
+    looks = []
+    real = looking.first_look
+    monkeypatch.setattr(looking, "first_look", lambda *given, **named: looks.append(1) or real(*given, **named))
+
+    def run(epochs: int, folder: str) -> Run:
+        torch.manual_seed(0)
+        classifier = build_classifier("small", 5, image_size=32)
+        classifier.description["weights"] = {"source": "ImageNet"}
+        examples = Examples(ImageStore.from_array(pixels), np.arange(48), labels)
+        settings = TrainSettings(epochs=epochs, batch_size=16, averaging=0.9)
+        made = Run(
+            tmp_path / folder, classifier, method("auto"), examples, None, settings, device="cpu", progress=False
+        )
+        return made
+
+    whole = run(2, "whole")
+    whole.fit()
+    assert len(looks) == 1
+    broken = run(2, "broken")
+    broken._interrupted.set()
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit()
+    assert len(looks) == 2
+    resumed = run(2, "broken")
+    resumed.fit()
+    assert len(looks) == 2  # not once more
+    for a, b in zip(whole.classifier.parameters(), resumed.classifier.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(whole.method.memory.values, resumed.method.memory.values)
+
+
+def test_a_head_that_linear_init_trained_is_kept(tmp_path) -> None:
+    draw = np.random.default_rng(0)
+    labels = Labels.from_indices(draw.integers(0, 5, 48), CLASSES)
+    store = ImageStore.from_array(draw.integers(0, 256, (48, 3, 32, 32), dtype=np.uint8))
+    classifier = build_classifier("small", 5, image_size=32)
+    classifier.description["weights"] = {"source": "ImageNet"}
+    before = classifier.head.linear.weight.detach().clone()
+    examples = Examples(store, np.arange(48), labels)
+    run = Run(tmp_path, classifier, method("auto"), examples, start={}, device="cpu", progress=False)
+    run._look_first()
+    assert torch.equal(run.classifier.head.linear.weight, before)
+    assert run.method.memory.values.any()

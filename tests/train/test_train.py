@@ -1,0 +1,380 @@
+"""The loop: kill and resume, refusals, schedules, averaging, images."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from spml.data import FeatureStore, ImageStore
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.methods import method
+from spml.models import build_classifier
+from spml.runs import checkpoint
+from spml.runs.checkpoint import Writer, read_tensors, write_tensors
+from spml.runs.log import read_log
+from spml.testing import contract as checks
+from spml.train.distributed import Processes
+from spml.train.evaluation import predict, selection_score
+from spml.train.examples import Examples
+from spml.train.loop import Run, choose_device
+from spml.train.settings import TrainSettings, rate_factor
+
+SLOW_RUN = """
+import sys, time, torch
+from pathlib import Path
+from spml import checks
+from spml.methods import method
+from spml.data import FeatureStore
+
+torch.set_num_threads(1)
+serve, served = FeatureStore.batch, 0
+def slowly(self, rows):
+    global served
+    served += 1
+    time.sleep(0.01 if served <= 5 else 3600)  # far from the end it waits for the kill
+    return serve(self, rows)
+FeatureStore.batch = slowly
+checks.tiny_run(lambda: method(sys.argv[1]), Path(sys.argv[2]), checkpoint_seconds=0.0).fit()
+"""
+
+
+@pytest.mark.parametrize("name", ["em-apl", "role"])
+def test_kill_nine_and_resume_end_in_the_same_bytes(name, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    checks.tiny_run(lambda: method(name), whole).fit()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    draw = np.random.default_rng(sum(map(ord, name)))
+    last, steps = killed / "last.safetensors", []
+    for _ in range(3):
+        before = last.stat().st_mtime_ns if last.exists() else None
+        process = subprocess.Popen([sys.executable, "-c", SLOW_RUN, name, str(killed)], env=environment)
+        try:
+            until = time.monotonic() + 120
+            while (not last.exists() or last.stat().st_mtime_ns == before) and time.monotonic() < until:
+                assert process.poll() is None
+                time.sleep(0.001)
+            time.sleep(draw.uniform(0, 0.25))
+        finally:
+            process.kill()
+        assert process.wait() == -signal.SIGKILL
+        steps.append(read_tensors(last)[1]["step"])
+    assert 0 <= steps[0] < steps[1] < steps[2] < 18  # of three epochs of six: each went on from the one before
+    checks.tiny_run(lambda: method(name), killed).fit()
+    assert checks.run_bytes(whole) == checks.run_bytes(killed)
+    assert [line["epoch"] for line in read_log(killed / "log.jsonl") if line["kind"] == "epoch"] == [1, 2, 3]
+
+
+def test_ctrl_c_saves_and_resumes(tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    checks.tiny_run(lambda: method("an"), whole).fit()
+    run = checks.tiny_run(lambda: method("an"), stopped)
+    serve, served = run.training.store.batch, []
+
+    def interrupting(rows):
+        served.append(rows)
+        if len(served) == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return serve(rows)
+
+    run.training.store.batch = interrupting
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert read_tensors(stopped / "last.safetensors")[1]["step"] == 5
+    checks.tiny_run(lambda: method("an"), stopped).fit()
+    assert checks.run_bytes(whole) == checks.run_bytes(stopped)
+
+
+def test_resume_with_other_settings_says_which(tmp_path):
+    checks.tiny_run(lambda: method("em"), tmp_path).fit()
+    with pytest.raises(InputError, match=r"method.entropy_weight was 0.2, now 0.5"):
+        checks.tiny_run(lambda: method("em", entropy_weight=0.5), tmp_path).fit()
+
+
+def test_memory_of_another_data_set_is_refused(tmp_path):
+    run = checks.tiny_run(lambda: method("role"), tmp_path)
+    run.fit()
+    path = tmp_path / "last.safetensors"
+    tensors, record = read_tensors(path)
+    write_tensors(path, tensors, {**record, "labels": "of something else"})
+    with pytest.raises(InputError, match="another data set"):
+        checks.tiny_run(lambda: method("role"), tmp_path).fit()
+
+
+def test_a_writer_keeps_what_it_was_given_and_says_what_failed(tmp_path, monkeypatch):
+    value, go_on = torch.zeros(3), threading.Event()
+    save = checkpoint.save_file
+    monkeypatch.setattr(checkpoint, "save_file", lambda *args, **kwargs: go_on.wait(60) and save(*args, **kwargs))
+    with Writer() as files:
+        files.write((tmp_path / "a.safetensors", {"value": value}, {"step": 1}))
+        value.fill_(1.0)  # training goes on
+        assert not (tmp_path / "a.safetensors").exists()
+        go_on.set()
+        files.write(*((tmp_path / name, {"value": value}, {"step": 2}) for name in ("b.safetensors", "c.safetensors")))
+    assert read_tensors(tmp_path / "a.safetensors")[0]["value"].tolist() == [0, 0, 0]
+    for name in ("b.safetensors", "c.safetensors"):
+        assert read_tensors(tmp_path / name)[0]["value"].tolist() == [1, 1, 1]
+    lost = (tmp_path / "nowhere" / "d.safetensors", {"value": value}, {})
+    files.write(lost)
+    with pytest.raises(InputError, match=r"d\.safetensors cannot be written: there is no folder"):
+        files.write(lost)
+    files.write(lost)
+    files.__exit__(KeyboardInterrupt)  # what ended the run is not hidden by what it could not write
+    files.write(lost)
+    with pytest.raises(InputError, match="cannot be written"):
+        files.__exit__(None)
+
+
+def test_a_file_that_is_no_checkpoint_is_named(tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(b"not one")
+    with pytest.raises(InputError, match=r"x\.safetensors is not a file this program wrote"):
+        read_tensors(tmp_path / "x.safetensors")
+    with pytest.raises(InputError, match="there is no file"):
+        read_tensors(tmp_path / "y.safetensors")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(InputError, match="there is no GPU here"):
+        choose_device("cuda")
+
+
+def features(rows=64, seed=0):
+    """A problem a linear head learns: class c is present where feature c is high."""
+    draw = np.random.default_rng(seed)
+    truth = draw.random((rows, 4)) < 0.4
+    truth[np.arange(rows), draw.integers(0, 4, rows)] = True
+    values = truth + 0.3 * draw.normal(size=truth.shape)
+    return values.astype(np.float32), Labels.from_matrix(truth.astype(int), list("abcd"), coding="full")
+
+
+class Linear(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return checks.Gathered((self.layer(x), None, None))
+
+
+def run_on_features(folder, name="bce", labels=None, **settings):
+    values, truth = features()
+    examples = Examples(FeatureStore(values), np.arange(64), labels or truth)
+    held_out, held_out_truth = features(seed=1)
+    validation = Examples(FeatureStore(held_out), np.arange(64), held_out_truth)
+    chosen = {"epochs": 6, "batch_size": 8, "learning_rate": 0.05, **settings}
+    return Run(
+        folder, Linear(), method(name), examples, validation, TrainSettings(**chosen), device="cpu", progress=False
+    )
+
+
+def test_it_learns_and_keeps_the_best_epoch(tmp_path):
+    run = run_on_features(tmp_path)
+    before = selection_score(run.predict(run.validation), run.validation.labels)
+    best = run.fit()
+    assert best["score"] > max(before, 0.95)
+    log = [line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "epoch"]
+    assert best["score"] == max(line["validation_raw"] for line in log)
+    assert log[-1]["loss"] < log[0]["loss"]
+    histograms = [line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "histogram"]
+    assert [line["epoch"] for line in histograms] == list(range(1, 7))
+    unobserved = int((run.validation.labels.dense() <= 0).sum())
+    assert all(sum(line["counts"]) == unobserved for line in histograms)
+    tensors, record = read_tensors(tmp_path / "best.safetensors")
+    network = Linear()
+    network.load_state_dict(tensors)
+    scores = predict(network, run.validation.store, run.validation.rows, device=torch.device("cpu"))
+    assert selection_score(scores, run.validation.labels) == pytest.approx(best["score"])
+    assert record["classes"] == list("abcd")
+
+
+def test_methods_refuse_labels_they_cannot_use(tmp_path):
+    single = Labels.from_indices(np.zeros(64, int), list("abcd"))
+    with pytest.raises(InputError, match="'bce' needs full labels"):
+        run_on_features(tmp_path, "bce", single)
+    with pytest.raises(InputError, match="'iun' needs known negatives"):
+        run_on_features(tmp_path, "iun", single)
+
+
+def test_a_loss_that_blows_up_is_said(tmp_path):
+    run = run_on_features(tmp_path, learning_rate=1e38, checkpoint_seconds=0)
+    with pytest.raises(InputError, match=r"the loss became .* try a learning rate below"):
+        run.fit()
+    assert not (tmp_path / "last.safetensors").exists()  # it would be gone on with, or bar the way to a lower rate
+
+
+def test_early_stopping(tmp_path):
+    run = run_on_features(tmp_path, epochs=50, early_stopping=1)
+    run.fit()
+    scores = [line["validation_raw"] for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "epoch"]
+    assert len(scores) < 50
+    assert all(later > earlier for earlier, later in itertools.pairwise(scores[:-1]))
+    assert scores[-1] <= scores[-2]
+
+
+def test_accumulated_batches_equal_one_large_batch(tmp_path):
+    one, many = run_on_features(tmp_path / "a", batch_size=16), run_on_features(tmp_path / "b", accumulate=2)
+    one.fit()
+    many.fit()
+    for a, b in zip(one.classifier.parameters(), many.classifier.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_averaged_weights_follow_the_formula(tmp_path):
+    run = run_on_features(tmp_path, epochs=1, batch_size=64, averaging=0.75)
+    start = run.classifier.layer.weight.detach().clone()
+    run.fit()
+    expected = 0.75 * start + 0.25 * run.classifier.layer.weight.detach()
+    assert torch.allclose(run.average.layer.weight, expected, atol=1e-6)
+
+
+def test_head_rate_and_clip(tmp_path):
+    images = ImageStore.from_array(np.random.default_rng(0).integers(0, 255, (8, 3, 32, 32), dtype=np.uint8))
+    labels = Labels.from_indices(np.zeros(8, int), list("ab"))
+    torch.manual_seed(0)
+    classifier = build_classifier("small", 2, pretrained=False, image_size=32)
+    before = {n: p.detach().clone() for n, p in classifier.named_parameters()}
+    settings = TrainSettings(epochs=1, batch_size=8, learning_rate=1e-3, head_rate=10.0, clip=1.0)
+    Run(
+        tmp_path,
+        classifier,
+        method("an"),
+        Examples(images, np.arange(8), labels),
+        None,
+        settings,
+        device="cpu",
+        progress=False,
+    ).fit()
+    moved = {n: (p.detach() - before[n]).abs().max().item() for n, p in classifier.named_parameters()}
+    assert max(v for n, v in moved.items() if n.startswith("backbone")) == pytest.approx(1e-3, rel=0.01)
+    assert max(v for n, v in moved.items() if n.startswith("head")) == pytest.approx(1e-2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [("an", "linear"), ("lasd", "linear"), ("lac", "label-wise"), ("boostlu", "cam"), ("en-scl", "cam")],
+)
+def test_images_train_with_every_head(name, head, tmp_path):
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(0, 60, (24, 3, 32, 32), dtype=np.uint8)
+    single = draw.integers(0, 3, 24)
+    for row, c in enumerate(single):  # class c is a bright channel c
+        pixels[row, c] += 150
+    labels = Labels.from_indices(single, list("abc"))
+    torch.manual_seed(0)
+    extra = {"boost": 5.0} if name == "boostlu" else {"width": 32} if head == "label-wise" else {}
+    classifier = build_classifier("small", 3, head, pretrained=False, image_size=32, **extra)
+    examples = Examples(ImageStore.from_array(pixels), np.arange(24), labels)
+    settings = TrainSettings(epochs=4, batch_size=8, learning_rate=3e-3, precision="bf16", averaging=0.5)
+    best = Run(tmp_path, classifier, method(name), examples, examples, settings, device="cpu", progress=False).fit()
+    assert best["score"] > 0.6
+    log = [line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "epoch"]
+    assert len(log) == 4
+    assert json.loads((tmp_path / "run.json").read_text())["model"]
+
+
+def test_a_batch_made_during_a_transfer_is_the_one_made_after_it(tmp_path, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 255, (22, 3, 32, 32), dtype=np.uint8)
+    examples = Examples(
+        ImageStore.from_array(pixels), np.arange(22), Labels.from_indices(np.arange(22) % 3, list("abc"))
+    )
+    made = []
+
+    def transfer(self, tensors, meanwhile):
+        made.append(meanwhile())
+
+    for folder in (tmp_path / "after", tmp_path / "during"):
+        torch.manual_seed(0)
+        classifier = build_classifier("small", 3, pretrained=False, image_size=32)
+        settings = TrainSettings(epochs=2, batch_size=8)
+        Run(folder, classifier, method("plc"), examples, None, settings, device="cpu", progress=False).fit()
+        monkeypatch.setattr(Processes, "average", transfer)
+    assert len(made) == 6
+    assert checks.run_bytes(tmp_path / "after") == checks.run_bytes(tmp_path / "during")
+
+
+def test_schedules():
+    assert [rate_factor("constant", p) for p in (0, 0.5, 1)] == [1, 1, 1]
+    assert [round(rate_factor("cosine", p), 6) for p in (0, 0.5, 1)] == [1, 0.5, 0]
+    assert rate_factor("cosine", 0.05, 0.1) == pytest.approx(0.5)
+    torch_one = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(torch_one, max_lr=1.0, total_steps=1001, pct_start=0.2)
+    for step in range(1001):
+        rate = torch_one.param_groups[0]["lr"]
+        assert rate_factor("one-cycle", step / 1000) == pytest.approx(rate, abs=6e-3)
+        torch_one.step()
+        if step < 1000:
+            schedule.step()
+
+
+def test_selection_on_single_positives_orders_as_full_labels_do():
+    values, truth = features(400)
+    good, bad = (
+        torch.from_numpy(values),
+        torch.from_numpy(values) + torch.randn(400, 4, generator=torch.Generator().manual_seed(0)),
+    )
+    from spml.labels import simulate
+
+    single = simulate(truth)
+    assert selection_score(good, truth) > selection_score(bad, truth)
+    assert selection_score(good, single) > selection_score(bad, single)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"epochs": 1.5}, "epochs must be a whole number, not 1.5"),
+        ({"epochs": True}, "epochs must be a whole number, not True"),
+        ({"learning_rate": "0.1"}, "learning_rate must be a number, not '0.1'"),
+        ({"averaging": "none"}, "averaging must be a number or None, not 'none'"),
+        ({"clip": -1.0}, "clip must be above 0"),
+        ({"warm_up": 1.5}, "warm_up must be at least 0 and below 1"),
+        ({"early_stopping": 0}, "early_stopping must be at least 1"),
+        ({"weight_decay": -1}, "weight_decay must be at least 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(values, sentence):
+    with pytest.raises(InputError, match=sentence):
+        TrainSettings(**values)
+    assert TrainSettings(epochs=np.int64(3), learning_rate=1, clip=np.float32(1)).epochs == 3
+
+
+def test_settings_refuse_what_they_do_not_know():
+    with pytest.raises(InputError, match="schedule must be one of constant, cosine, one-cycle, not 'linear'"):
+        TrainSettings(schedule="linear")
+    with pytest.raises(InputError, match="epochs must be at least 1"):
+        TrainSettings(epochs=0)
+
+
+def test_torchrun_starts_two_processes(tmp_path):
+    script = Path(tmp_path, "job.py")
+    script.write_text(
+        "import sys\nfrom pathlib import Path\nfrom spml import checks\nfrom spml.methods import method\n"
+        "from spml.train.distributed import end_process\n"
+        "checks.tiny_run(lambda: method('ll-r'), Path(sys.argv[1])).fit()\nprint('end', flush=False)\nend_process()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(script),
+        str(tmp_path / "two"),
+    ]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
+    assert done.stdout.count(b"end") == 2  # nothing said is lost; both at once, they may share a line
+    checks.tiny_run(lambda: method("ll-r"), tmp_path / "one").fit()
+    ones, twos = (read_tensors(tmp_path / n / "last.safetensors")[0] for n in ("one", "two"))
+    assert all(torch.allclose(ones[key].double(), twos[key].double(), atol=1e-5) for key in ones)
