@@ -6,7 +6,7 @@ PROGRAM = """
 import math, torch
 from torch import nn
 from timm.layers import BatchNormAct2d
-from spml.models.fused import fuse
+from spml.accel.batch_norm import fuse
 
 torch.manual_seed(0)
 

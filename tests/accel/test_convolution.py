@@ -115,7 +115,7 @@ def test_with_weights_in_bfloat16() -> None:
 KERNELS = """
 import torch
 from timm.layers.conv2d_same import Conv2dSame
-from spml.models.convolution import speed_up, way_of
+from spml.accel.convolution import speed_up, way_of
 
 for channels, size, stride, high, wide in ((24, 3, 2, 8, 6), (130, 5, 2, 7, 9), (40, 3, 3, 10, 7), (8, 5, 1, 5, 6)):
     torch.manual_seed(0)

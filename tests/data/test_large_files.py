@@ -651,7 +651,8 @@ def test_two_hosts_compute_what_one_process_computes(tmp_path: Path, hosts: list
     """Each host has an agent, a network and a disk of its own, and only the first writes the run."""
     script = tmp_path / "job.py"
     script.write_text(
-        "import sys\nfrom pathlib import Path\nfrom spml import checks\nfrom spml.methods import method\n"
+        "import sys\nfrom pathlib import Path\nfrom spml.testing import contract as checks\n"
+        "from spml.methods import method\n"
         "from spml.train.distributed import end_process\n"
         "checks.tiny_run(lambda: method('epr'), Path(sys.argv[1])).fit()\nend_process()\n"
     )

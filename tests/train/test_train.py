@@ -32,7 +32,7 @@ from spml.train.settings import TrainSettings, rate_factor
 SLOW_RUN = """
 import sys, time, torch
 from pathlib import Path
-from spml import checks
+from spml.testing import contract as checks
 from spml.methods import method
 from spml.data import FeatureStore
 
@@ -359,7 +359,8 @@ def test_settings_refuse_what_they_do_not_know():
 def test_torchrun_starts_two_processes(tmp_path):
     script = Path(tmp_path, "job.py")
     script.write_text(
-        "import sys\nfrom pathlib import Path\nfrom spml import checks\nfrom spml.methods import method\n"
+        "import sys\nfrom pathlib import Path\nfrom spml.testing import contract as checks\n"
+        "from spml.methods import method\n"
         "from spml.train.distributed import end_process\n"
         "checks.tiny_run(lambda: method('ll-r'), Path(sys.argv[1])).fit()\nprint('end', flush=False)\nend_process()\n"
     )

@@ -9,20 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, Truth
-from spml.data.formats.pack import load_pack
+from spml.data.dataset import Dataset, ImageOptions
 from spml.data.formats.voc import voc_root
-from spml.data.stores.features import FeatureStore
-from spml.data.stores.images import SUFFIXES, FilePath, ImageStore
+from spml.data.stores.images import SUFFIXES, FilePath
 from spml.errors import InputError
-from spml.labels import Labels
 
 # kind: module, function, and what it is, in words
 KINDS = {
     "scenes": ("scenes", "scenes", "the word scenes: the built-in scenes of handwritten digits"),
-    "pack": ("open", "from_pack", "a pack: a folder with labels.npz and zips of images or features*.npy"),
+    "pack": ("pack", "from_pack", "a pack: a folder with labels.npz and zips of images or features*.npy"),
     "voc": ("voc", "from_voc", "PASCAL VOC: a folder with VOCdevkit/VOC2012/ImageSets/Main/train.txt"),
     "voc-annotations": ("voc", "from_voc_annotations", "a folder with Annotations/*.xml and JPEGImages"),
     "coco": ("coco", "from_coco", "MS-COCO: a folder with annotations/instances_train2014.json"),
@@ -51,31 +46,9 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
     if kind == "table" and place.is_dir():
         place = _table(place)
     module, name, _ = KINDS[kind]
-    function: Callable[..., Dataset] = getattr(importlib.import_module(f"spml.data.{module}"), name)
+    function: Callable[..., Dataset] = getattr(importlib.import_module(f"spml.data.formats.{module}"), name)
     _check_options(kind, function, options)
     return function(**options) if kind == "scenes" else function(place, **options)
-
-
-def from_pack(path: FilePath, *, features: bool | str | None = None, size: int = PHOTO_SIZE, **options: Any) -> Dataset:
-    """A pack with its own split and single positives; `options` are those of `ImageStore`.
-
-    `features` True or the name of a file takes features, False images; None images where there are any.
-    """
-    pack = load_pack(path)
-    wanted = features if features is not None else not any(pack.directory.glob("*.zip"))
-    name = wanted if isinstance(wanted, str) else None
-    store: ImageStore | FeatureStore = pack.features(name) if wanted else pack.images(size, **options)
-    names = pack.ids.tolist()
-    labels = Labels.from_indices(pack.observed, pack.classes, ids=names)
-    truth = Labels.from_matrix(pack.truth, pack.classes, ids=names)
-    unknown = int((~pack.known[np.concatenate([pack.train, pack.val, pack.test])]).sum())
-    notes = (
-        (f"{unknown} rows are not fully labelled: of these only the observed positive is known.",) if unknown else ()
-    )
-    parts = (pack.train, pack.val, pack.test)
-    return Dataset(
-        pack.directory.resolve().name, store, pack.ids, labels, Truth(truth, pack.largest_share), *parts, notes
-    )
 
 
 def _kind(path: Path) -> str:

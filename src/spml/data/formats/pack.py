@@ -7,17 +7,17 @@ import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from spml.data.dataset import PHOTO_SIZE, Dataset, Truth
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import SUFFIXES, FilePath, ImageStore
 from spml.errors import InputError
-
-if TYPE_CHECKING:
-    from spml.labels import Labels
+from spml.labels import Labels
+from spml.labels.inputs import row_indices
 
 Int64 = npt.NDArray[np.int64]
 
@@ -78,14 +78,11 @@ class Pack:
 
     def training_labels(self) -> Labels:
         """The single positives of the rows `train`, in that order."""
-        from spml.labels import Labels
 
         return Labels.from_indices(self.observed[self.train], self.classes, ids=self.ids[self.train].tolist())
 
     def full_labels(self, rows: Any) -> Labels:
         """All labels of the given rows, in that order; an error where they are not known."""
-        from spml.labels import Labels
-        from spml.labels.inputs import row_indices
 
         index = row_indices(rows, len(self))
         unknown = index[~self.known[index]]
@@ -143,6 +140,28 @@ def load_pack(directory: FilePath) -> Pack:
         val=_whole_numbers(path, "val", arrays["val"], 0, rows),
         test=_whole_numbers(path, "test", arrays["test"], 0, rows),
         largest_share=None if share is None else share.astype(np.float32),
+    )
+
+
+def from_pack(path: FilePath, *, features: bool | str | None = None, size: int = PHOTO_SIZE, **options: Any) -> Dataset:
+    """A pack with its own split and single positives; `options` are those of `ImageStore`.
+
+    `features` True or the name of a file takes features, False images; None images where there are any.
+    """
+    pack = load_pack(path)
+    wanted = features if features is not None else not any(pack.directory.glob("*.zip"))
+    name = wanted if isinstance(wanted, str) else None
+    store: ImageStore | FeatureStore = pack.features(name) if wanted else pack.images(size, **options)
+    names = pack.ids.tolist()
+    labels = Labels.from_indices(pack.observed, pack.classes, ids=names)
+    truth = Labels.from_matrix(pack.truth, pack.classes, ids=names)
+    unknown = int((~pack.known[np.concatenate([pack.train, pack.val, pack.test])]).sum())
+    notes = (
+        (f"{unknown} rows are not fully labelled: of these only the observed positive is known.",) if unknown else ()
+    )
+    parts = (pack.train, pack.val, pack.test)
+    return Dataset(
+        pack.directory.resolve().name, store, pack.ids, labels, Truth(truth, pack.largest_share), *parts, notes
     )
 
 
