@@ -1,4 +1,4 @@
-# Each target sets itself up in .venv from nothing.
+# Every target creates the virtual environment .venv if it does not exist.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -16,6 +16,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 
 demo: .venv/ready
 	$(BIN)/spml quickstart --out demo

@@ -1,0 +1,1 @@
+"""Run folders on disk: atomic files, checkpoints and logs."""
