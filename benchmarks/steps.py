@@ -43,7 +43,6 @@ EPOCH, EPOCHS = 6, 10
 K = 1.5
 WARM_UP = 6  # three steps as usual, one that is recorded, and two more
 HEADS = ("linear", "cam", "label-wise")  # in this order, so that AN on one head is gone before the next
-HEAD_SETTINGS: dict[str, dict[str, Any]] = {"boostlu": {"boost": 5.0}}
 GOALS = {"eager": 2.5, "large batch": 0.75, "an": 1.5}
 
 
@@ -222,7 +221,7 @@ def compare_with(
     baseline: Run, task: Task, name: str, network: Classifier, batch: int, steps: int, rounds: int, table: Path | None
 ) -> float:
     """Measure, print and record one method; returns its time a view over AN's."""
-    head, settings = METHODS[name].needs.head, HEAD_SETTINGS.get(name, {})
+    head, settings = METHODS[name].needs.head, METHODS[name].head_settings
     run = task.run(name, task.network(head, **settings) if settings else network, batch)
     views = len(run.method.views)
     an, step = in_turns([baseline, run], steps, rounds)

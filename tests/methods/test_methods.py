@@ -478,3 +478,11 @@ def test_a_false_claim_about_parts_is_found():
 
     with pytest.raises(AssertionError, match="is no mean over rows"):
         checks.check_splits(Claims)
+
+
+def test_f1_thresholds_and_head_settings_are_stated_by_the_methods():
+    assert {name for name, cls in METHODS.items() if cls.f1_threshold == 0.75} == {"em", "em-apl", "annotator-em"}
+    assert {cls.f1_threshold for cls in METHODS.values()} == {0.5, 0.75}
+    assert {name: dict(cls.head_settings) for name, cls in METHODS.items() if cls.head_settings} == {
+        "boostlu": {"boost": 5.0}
+    }

@@ -146,11 +146,11 @@ def test_what_auto_teaches_with_a_look_and_without() -> None:
     rows, given = torch.arange(8), torch.from_numpy(labels.dense())
     plain, looked, short = (method("auto") for _ in range(3))
     plain.prepare(Problem(labels))
-    looked.prepare(Problem(labels, first_look=True, steps=ENOUGH_STEPS))
-    short.prepare(Problem(labels, first_look=True, steps=ENOUGH_STEPS - 1))
+    looked.prepare(Problem(labels, soft_labels=True, steps=ENOUGH_STEPS))
+    short.prepare(Problem(labels, soft_labels=True, steps=ENOUGH_STEPS - 1))
     seen = torch.where(given > 0, 1.0, torch.rand(8, 5).half().float())
-    looked.first_look(seen)
-    short.first_look(seen)
+    looked.receive_soft_labels(seen)
+    short.receive_soft_labels(seen)
 
     def batch(views: tuple[torch.Tensor, ...], teacher: Model | None = None) -> Batch:
         return Batch(rows, given, views, averaged=teacher)

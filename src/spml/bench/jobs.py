@@ -26,7 +26,7 @@ from spml.bench.workers import in_workers, interrupted
 from spml.data import ImageStore, Pack
 from spml.errors import DivergedError
 from spml.labels import Labels
-from spml.methods import Method, method
+from spml.methods import METHODS, Method, method
 from spml.models import Classifier, build_classifier, classifier_from_description
 from spml.runs.checkpoint import read_tensors, write_text
 from spml.runs.log import read_log
@@ -201,9 +201,7 @@ def run_job(
         "best_epoch": best["epoch"],
         "weights": best["weights"],
         "validation_map": best["score"],
-        **test_scores(
-            probabilities(pack.test), pack, pack.test, threshold=0.75 if "em" in job.method.split("-") else 0.5
-        ),
+        **test_scores(probabilities(pack.test), pack, pack.test, threshold=METHODS[job.method].f1_threshold),
         **recovery_scores(probabilities(rows), pack, rows),
         "labels": int(np.count_nonzero(labels.dense())),
         "seconds": None if resumed else round(seconds, 2),

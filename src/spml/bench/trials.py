@@ -396,7 +396,7 @@ def head_row(
         "best_epoch": result.best_epoch,
         "validation_map": max(finite, default=0.0),
         "validation_curve": result.validation,
-        **test_scores(scores, pack, pack.test, 0.75 if "em" in trial.method.split("-") else 0.5),
+        **test_scores(scores, pack, pack.test, METHODS[trial.method].f1_threshold),
         **recovery_scores(on_training, pack, rows),
         "recovery_unobserved_map": unobserved,
         "test_ppv": _number(values.ppv),

@@ -13,7 +13,7 @@ from spml.methods.base import (
     MEAN_OF_ROWS,
     Batch,
     Clock,
-    Member,
+    EnsembleMember,
     Method,
     Model,
     Needs,
@@ -45,6 +45,7 @@ class AnnotatorEM(Method):
     paper = PAPER
     summary = "How likely the named label was, with the other labels kept in doubt."
     needs: ClassVar[Needs] = MEAN_OF_ROWS
+    f1_threshold = 0.75
 
     @dataclass(frozen=True)
     class Settings:
@@ -76,7 +77,7 @@ class AnnotatorEM(Method):
 class Auto(AnnotatorEM):
     """What suits the task: a first look at a pretrained network, two heads on features, else `annotator-em`.
 
-    The first look (train/first_look.py) gives probabilities q of the labels not named, calibrated without full
+    The first look (train/soft_labels.py) gives probabilities q of the labels not named, calibrated without full
     labels, by heads that did not learn from that row. A weak view is taught q, a strong one from the second fifth of
     training on (q + p̄) / 2, with p̄ what the averaged network says of the weak one:
     Σ -t log p - (1 - t) log(1 - p) of each, added. Short trainings (`ENOUGH_STEPS`) have the weak view alone.
@@ -89,7 +90,8 @@ class Auto(AnnotatorEM):
     name = "auto"
     paper = PAPER
     summary = "The default: a first look at a pretrained network, two heads on features, else annotator-em."
-    needs: ClassVar[Needs] = replace(MEAN_OF_ROWS, first_look=True, pretrained_head="attention")
+    needs: ClassVar[Needs] = replace(MEAN_OF_ROWS, soft_labels=True, pretrained_head="attention")
+    f1_threshold = 0.5
 
     @dataclass(frozen=True)
     class Settings(AnnotatorEM.Settings):
@@ -100,14 +102,14 @@ class Auto(AnnotatorEM):
     memory: RowMemory | None
     two_views: bool
 
-    def members(self, classes: int) -> tuple[Member, ...]:
-        return Member("em", {"entropy_weight": self.doubt(classes)}, 2 / 3), Member("wan", {}, 1 / 3)
+    def members(self, classes: int) -> tuple[EnsembleMember, ...]:
+        return EnsembleMember("em", {"entropy_weight": self.doubt(classes)}, 2 / 3), EnsembleMember("wan", {}, 1 / 3)
 
     def prepare(self, problem: Problem) -> None:
         super().prepare(problem)
         rows, entry = problem.rows, (problem.classes,)
-        self.memory = RowMemory(rows, entry, dtype=torch.float16) if problem.first_look else None
-        self.two_views = problem.first_look and problem.steps >= ENOUGH_STEPS
+        self.memory = RowMemory(rows, entry, dtype=torch.float16) if problem.soft_labels else None
+        self.two_views = problem.soft_labels and problem.steps >= ENOUGH_STEPS
 
     @property
     def views(self) -> tuple[ViewKind, ...]:
@@ -117,9 +119,9 @@ class Auto(AnnotatorEM):
     def is_objective(self) -> bool:
         return self.memory is None
 
-    def first_look(self, confidences: Tensor) -> None:
+    def receive_soft_labels(self, soft_labels: Tensor) -> None:
         assert self.memory is not None
-        self.memory.write(torch.arange(len(confidences), device=confidences.device), confidences)
+        self.memory.write(torch.arange(len(soft_labels), device=soft_labels.device), soft_labels)
 
     def loss(self, batch: Batch, model: Model, clock: Clock) -> Tensor:
         if self.memory is None:

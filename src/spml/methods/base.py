@@ -5,6 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, get_args
 
 import torch
@@ -48,9 +49,7 @@ class Needs:
     pretrained_head: str | None = None  # another one, on a pretrained backbone, from `ENOUGH_STEPS` on
     geometry: bool = False  # which part of the image each view shows
     epoch_predictions: bool = False  # probabilities for all training rows at the end of each epoch
-    first_look: bool = (
-        False  # what linear heads on a pretrained backbone's features say of the rows, where there is one
-    )
+    soft_labels: bool = False  # soft labels from cross-fitted linear probes, where the backbone is pretrained
     grows_with_rows: bool = False  # the cost of a step grows with the number of training rows
     splits: Literal["entries", "rows"] | None = None  # the objective is a mean of entries, or of rows looked at whole
 
@@ -75,7 +74,7 @@ class Problem:
     labels: Labels
     k: float | None = None
     seeds: int | tuple[int, ...] = 0  # one seed, or one for each of many heads trained at once
-    first_look: bool = False  # whether `Method.first_look` will be called before the first step
+    soft_labels: bool = False  # whether `Method.receive_soft_labels` will be called before the first step
     steps: int = 0  # of the whole training, where that is known
     whole_network: bool = False  # whether a network learns, from images; else a head alone, from features
 
@@ -112,7 +111,7 @@ class Batch:
     averaged: "Model | None" = None  # the network of averaged weights, in evaluation mode, where the run averages
 
 
-class Outputs(Protocol):
+class ModelOutputs(Protocol):
     """What a classifier returns: logits, and where its head has them embeddings and class maps."""
 
     @property
@@ -123,11 +122,11 @@ class Outputs(Protocol):
     def maps(self) -> Tensor | None: ...
 
 
-Model = Callable[[Tensor], Outputs]
+Model = Callable[[Tensor], ModelOutputs]
 
 
-class Member(NamedTuple):
-    """A method whose head learns from features beside those of others, and its share in the one head they become."""
+class EnsembleMember(NamedTuple):
+    """One linear head of an ensemble on features: its method, and its weight in the average of the heads."""
 
     method: str
     settings: Mapping[str, Any]
@@ -146,6 +145,8 @@ class Method(nn.Module):
     paper: ClassVar[str]
     summary: ClassVar[str]
     needs: ClassVar[Needs] = Needs()
+    f1_threshold: ClassVar[float] = 0.5  # probability above which a label counts as predicted, for F1 scores
+    head_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # keyword arguments of the head named by `needs`
 
     @dataclass(frozen=True)
     class Settings:
@@ -224,11 +225,11 @@ class Method(nn.Module):
         """Whether `loss` is the objective of the first view, and no more."""
         return type(self).loss is Method.loss
 
-    def first_look(self, confidences: Tensor) -> None:
-        """Called once before the first step if `needs.first_look` and the backbone is pretrained: (N, L) calibrated
-        probabilities of every label being there, by heads that did not learn from that row."""
+    def receive_soft_labels(self, soft_labels: Tensor) -> None:
+        """Called once before the first step if `needs.soft_labels` and the backbone is pretrained: (N, L) calibrated
+        probabilities of every label, from linear probes that were not trained on that row."""
 
-    def members(self, classes: int) -> tuple[Member, ...]:
+    def members(self, classes: int) -> tuple[EnsembleMember, ...]:
         """On features: the methods whose heads learn side by side and become one. Nobody: the method itself does."""
         return ()
 
@@ -290,6 +291,8 @@ def loss_method(
     summary: str,
     needs: Needs = Needs(),  # noqa: B008 (frozen)
     reduce: Callable[[Tensor], Tensor] = mean_entry,
+    f1_threshold: float = 0.5,
+    head_settings: Mapping[str, Any] = MappingProxyType({}),
     **defaults: Any,
 ) -> type[Method]:
     """A method that is its loss function alone: the function's settings are the method's, with `defaults` changed.
@@ -321,6 +324,8 @@ def loss_method(
         "paper": paper,
         "summary": summary,
         "needs": needs,
+        "f1_threshold": f1_threshold,
+        "head_settings": head_settings,
         "function": staticmethod(function),
         "Settings": dataclasses.make_dataclass("Settings", fields, frozen=True),
         "objective": objective,

@@ -9,5 +9,5 @@ loss_method("hill", hill, paper="Zhang 2021", needs=MEAN_OF_ROWS, reduce=mean_ro
             summary="Assumed negatives that are predicted very high are left alone.")  # fmt: skip
 loss_method("gr", generalised_robust, paper="Chen 2024", needs=MEAN_OF_ENTRIES,
             summary="Each unknown label is part positive, part negative, as its prediction says.")  # fmt: skip
-loss_method("boostlu", large_loss_rejection, paper="Kim 2023", needs=Needs(head="cam"),
+loss_method("boostlu", large_loss_rejection, paper="Kim 2023", needs=Needs(head="cam"), head_settings={"boost": 5.0},
             summary="LL-R on class maps whose positive activations are boosted five times.")  # fmt: skip

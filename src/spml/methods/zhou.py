@@ -20,7 +20,7 @@ from spml.methods.memory import RowMemory
 
 PAPER = "Zhou 2022"
 
-loss_method("em", entropy_maximisation, paper=PAPER, needs=MEAN_OF_ENTRIES,
+loss_method("em", entropy_maximisation, paper=PAPER, needs=MEAN_OF_ENTRIES, f1_threshold=0.75,
             summary="Unknown labels are kept uncertain: their entropy is maximised.")  # fmt: skip
 loss_method("entmin", entropy_minimisation, paper=PAPER, needs=MEAN_OF_ENTRIES,
             summary="Unknown labels are made certain: their entropy is minimised (a negative result).")  # fmt: skip
@@ -44,6 +44,7 @@ class AsymmetricPseudoLabels(Method):
     paper = PAPER
     summary = "EM, then the surest negatives get soft pseudo-labels, a share an epoch."
     needs: ClassVar[Needs] = Needs(epoch_predictions=True)
+    f1_threshold = 0.75
 
     @dataclass(frozen=True)
     class Settings:

@@ -97,9 +97,9 @@ def own_loss(run: FinishedRun, labels: Labels) -> Loss:
     settings: Mapping[str, Any] = {key: value for key, value in run.record["method"].items() if key != "name"}
     made: Method = method(run.method, **settings)
     remembered = read_tensors(run.folder / "best-memory.safetensors")[0]
-    looked = made.needs.first_look and bool(remembered)
+    looked = made.needs.soft_labels and bool(remembered)
     whole = isinstance(run.store, ImageStore)
-    problem = Problem(labels, run.record["k"], run.record["train"]["seed"], first_look=looked, whole_network=whole)
+    problem = Problem(labels, run.record["k"], run.record["train"]["seed"], soft_labels=looked, whole_network=whole)
     made.prepare(problem)
     made.load_state_dict(remembered)
     made.eval()

@@ -178,10 +178,9 @@ def _network(job: TrainJob, made: Method, dataset: Dataset) -> nn.Module:
     torch.manual_seed(job.seed)
     classes = len(dataset.classes)
     if isinstance(dataset.store, ImageStore):
-        settings: dict[str, Any] = {"boost": 5.0} if job.method == "boostlu" else {}
         model = job.model or DEFAULT_MODEL
         head = job.head or head_for(made, model, classes, len(dataset.train), job.epochs, job.batch_size)
-        return build_classifier(model, classes, head, image_size=dataset.store.size, **settings)
+        return build_classifier(model, classes, head, image_size=dataset.store.size, **made.head_settings)
     for option, value in (("model", job.model), ("size", job.size), ("head", job.head)):
         if value not in (None, "linear"):
             raise InputError(f"--{option} {value} is for images: on features the classifier is linear")

@@ -145,13 +145,13 @@ class Run:
         self._files = Writer()
         self.log = RunLog(self.folder / "log.jsonl", trackers if self.processes.first else ())
 
-        self._looks_first = method.needs.first_look and self._worth_a_look(classifier)
+        self._looks_first = method.needs.soft_labels and self._worth_a_look(classifier)
         self.batches = math.ceil(len(training.rows) / self.settings.batch_size)
         problem = Problem(
             training.labels,
             k=k,
             seeds=self.settings.seed,
-            first_look=self._looks_first,
+            soft_labels=self._looks_first,
             steps=self.batches * self.settings.epochs,
             whole_network=isinstance(training.store, ImageStore),
         )
@@ -254,7 +254,7 @@ class Run:
             started = head.start_as(weight, bias) or head.start_at(shared.mean(0))
             if started and self.average is not None:
                 self.average.load_state_dict(classifier.state_dict())
-        self.method.first_look(shared)
+        self.method.receive_soft_labels(shared)
 
     # -- one step -------------------------------------------------------------------------------------------------
 
