@@ -1,9 +1,9 @@
-"""The one error a user meets: a sentence that names what is wrong and what would be right."""
+"""Errors for bad input. Each message names the problem and says what to do."""
 
 
 class InputError(ValueError):
-    """Bad input: a file, row, option or value that cannot be used. The command line prints it and exits with 2."""
+    """A file, row, option or value that cannot be used. The command line prints the message and exits with code 2."""
 
 
 class DivergedError(InputError):
-    """Training whose loss is no longer a number: with other settings it may go well."""
+    """The training loss is no longer finite. Other settings, such as a lower learning rate, may help."""

@@ -1,4 +1,4 @@
-"""Whether values are of the types that dataclasses name for them."""
+"""Check that values have the types their annotations declare."""
 
 from __future__ import annotations
 
@@ -9,24 +9,48 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from spml.errors import InputError
 
-WORDS: dict[Any, str] = {  # what can be checked, and how an error calls it
-    **{str: "a text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"},
+_WORDS: dict[Any, str] = {  # the types that can be checked, as an error message writes them
+    **{str: "a string", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"},
     **{NoneType: "None", tuple[int, ...]: "a list of whole numbers", tuple[float, ...]: "a list of numbers"},
     tuple[float, float]: "a list of two numbers",
 }
-_NUMBERS = {int: numbers.Integral, float: numbers.Real}  # NumPy's, too
+_NUMBERS = {int: numbers.Integral, float: numbers.Real}  # these include NumPy's number types
 
 
-def check_kind(where: str, value: Any, kind: Any, none: str = "None") -> None:
-    """The value must be of that type; one that cannot be checked is right. `none` is what None is written as."""
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    words = [none if each is NoneType else _word(each) for each in kinds]
-    if None not in words and not any(_fits(value, each) for each in kinds):
-        raise InputError(f"{where} must be {' or '.join(map(str, words))}, not {value!r}")
+def check_type(name: str, value: Any, annotation: Any, none: str = "None") -> None:
+    """Check that a value has its annotated type.
+
+    Parameters
+    ----------
+    name : str
+        What the error message calls the value: an option or a setting.
+    value : object
+        The value to check.
+    annotation : type or union of types
+        The declared type. Annotations that cannot be checked, such as `Any`, accept every value.
+    none : str
+        How `None` is written where the value comes from; TOML files use "none" in quotes.
+
+    Raises
+    ------
+    InputError
+        If the value has another type.
+
+    Examples
+    --------
+    >>> check_type("epochs", 10, int)
+    >>> check_type("epochs", 2.5, int | None)
+    Traceback (most recent call last):
+    spml.errors.InputError: epochs must be a whole number or None, not 2.5
+    """
+    options = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    words = [none if option is NoneType else _word(option) for option in options]
+    if None not in words and not any(_has_type(value, option) for option in options):
+        raise InputError(f"{name} must be {' or '.join(map(str, words))}, not {value!r}")
 
 
 def hints_of(annotated: Any) -> dict[str, Any]:
-    """The types that a class or function names; where one cannot be found, none."""
+    """Return the type hints of a class or function, or an empty dictionary if one of them cannot be resolved."""
     try:
         return get_type_hints(annotated)
     except NameError:
@@ -34,23 +58,23 @@ def hints_of(annotated: Any) -> dict[str, Any]:
 
 
 def check_types(settings: Any) -> None:
-    """Values of a dataclass must be of the types its fields name."""
-    for name, kind in hints_of(type(settings)).items():
-        check_kind(name, getattr(settings, name), kind)
+    """Check that every field of a dataclass instance has its annotated type."""
+    for name, annotation in hints_of(type(settings)).items():
+        check_type(name, getattr(settings, name), annotation)
 
 
-def _word(kind: Any) -> str | None:
-    if kind in WORDS:
-        return WORDS[kind]
-    return f"a {kind.__name__}" if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
+def _word(annotation: Any) -> str | None:
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    return f"a {annotation.__name__}" if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) else None
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    """In a file a tuple is a list, and one of any length has at least one value."""
-    if get_origin(kind) is tuple:
-        first, last = get_args(kind)
-        right = isinstance(value, list | tuple) and (len(value) > 0 if last is ... else len(value) == 2)
-        return right and all(_fits(each, first) for each in value)
+def _has_type(value: Any, annotation: Any) -> bool:
+    """A list counts as a tuple, because files have no tuples; a tuple of any length must not be empty."""
+    if get_origin(annotation) is tuple:
+        first, last = get_args(annotation)
+        fits = isinstance(value, list | tuple) and (len(value) > 0 if last is ... else len(value) == 2)
+        return fits and all(_has_type(item, first) for item in value)
     if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, _NUMBERS.get(kind, kind))
+        return annotation is bool
+    return isinstance(value, _NUMBERS.get(annotation, annotation))

@@ -39,7 +39,7 @@ from spml.data.augment import ViewSettings
 from spml.errors import InputError
 from spml.methods import METHODS, Method, method
 from spml.train.settings import TrainSettings
-from spml.type_checks import check_kind
+from spml.type_checks import check_type
 
 SEARCHES = ("published", "grid", "none", "optuna")
 TOP = {  # the keys of a file and their types
@@ -282,7 +282,7 @@ def known_keys(where: str, table: Any, known: Mapping[str, Any]) -> None:
 
 def check_value(where: str, value: Any, kind: Any) -> None:
     """The value must be of that type; None is written as "none"."""
-    check_kind(where, value, kind, none='"none"')
+    check_type(where, value, kind, none='"none"')
 
 
 def check_distinct(where: str, values: Sequence[Any]) -> None:

@@ -47,7 +47,7 @@ from spml.losses.zhou import (
     l2_regulariser,
     negative_smoothed,
 )
-from spml.type_checks import check_kind, hints_of
+from spml.type_checks import check_type, hints_of
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "bce": ignore_unobserved,
@@ -114,7 +114,7 @@ class Loss(nn.Module):
                 raise InputError(f"loss {name!r} has no setting {setting!r}; its settings: {there}")
         hints = hints_of(self.function)
         for setting, value in settings.items():
-            check_kind(f"loss {name!r}: {setting}", value, hints.get(setting, Any))
+            check_type(f"loss {name!r}: {setting}", value, hints.get(setting, Any))
         missing = [n for n, p in known.items() if p.default is p.empty and n not in settings]
         if missing:
             raise InputError(f"loss {name!r} needs a value for {', '.join(missing)}")

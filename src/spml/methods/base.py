@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.losses import settings_of
-from spml.type_checks import check_kind, check_types, hints_of
+from spml.type_checks import check_type, check_types, hints_of
 
 ViewKind = Literal["plain", "weak", "strong"]
 
@@ -165,7 +165,7 @@ class Method(nn.Module):
         self.settings = self.Settings(**settings)
         for setting, kind in self.setting_kinds().items():
             value = getattr(self.settings, setting)
-            check_kind(f"method {self.name!r}: {setting}", value, kind)
+            check_type(f"method {self.name!r}: {setting}", value, kind)
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"method {self.name!r}: {setting} must be finite, not {value}")
         self.k: float | None = None

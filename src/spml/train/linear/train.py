@@ -16,7 +16,7 @@ from spml.train.linear.evaluator import Judge, Selection, Truth
 from spml.train.linear.group import Group, Task
 from spml.train.linear.heads import HeadResult, HeadSpec, Team
 from spml.train.linear.rows import Rows, Tables, as_features
-from spml.type_checks import check_kind
+from spml.type_checks import check_type
 
 SMALL_STEP = 2**27  # products of weights and features in a step up to which one CPU thread computes it
 
@@ -59,7 +59,7 @@ def train_heads(
             raise InputError(f"specs must be HeadSpecs, as HeadSpec('an'), not {spec!r}")
     if not specs:
         raise InputError("there are no heads to train: specs is empty")
-    check_kind("epochs", epochs, int)
+    check_type("epochs", epochs, int)
     if epochs < 1:
         raise InputError(f"epochs must be at least 1, not {epochs}")
     if len(store) != len(labels):
