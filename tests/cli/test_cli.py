@@ -14,7 +14,9 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from spml.cli import _settings
+import spml as spml_package
+from spml.cli import app
+from spml.cli.train import parse_settings
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.runs.checkpoint import claimed, write_tensors
@@ -79,7 +81,7 @@ def test_predict_without_the_training_data(spml, trained, photos, tmp_path, suff
     out = tmp_path / f"tags.{suffix}"
     code, text = spml("predict", elsewhere, photos / "red" / "0.png", photos / "blue", "--out", out, "--device", "cpu")
     assert code == 0, text
-    assert "13 images labelled" in text
+    assert "Labels of 13 images" in text
     if suffix == "jsonl":
         rows = [json.loads(line) for line in out.read_text().splitlines()]
     elif suffix == "csv":
@@ -248,7 +250,7 @@ def test_recovered_labels_have_their_own_thresholds(spml, trained, photos, tmp_p
     for option in (("--threshold", 0.9), ("--top", 2)):
         code, text = spml("predict", trained, photos, "--out", tmp_path / "tags.csv", "--recover", *option)
         assert code == 2
-        assert "leave --threshold and --top out" in text
+        assert "uses its own thresholds: leave --threshold and --top out" in text
 
 
 def test_features_train_too(spml, tmp_path):
@@ -487,7 +489,7 @@ def test_a_run_broken_off_labels_and_says_so(spml, photos, trained, tmp_path):
     code, text = spml(*command[:1], run, *command[1:])
     assert code == 0
     assert f"the run in {run} is not finished, 2 of 3 epochs are done: repeat its `spml train` command" in text
-    assert "12 images labelled" in text
+    assert "Labels of 12 images" in text
     code, text = spml(*command[:1], trained, *command[1:])
     assert "not finished" not in text
     for refused in (("recover", run, "--out", tmp_path / "labels.csv"), (*command[:1], run, *command[1:], "--recover")):
@@ -562,8 +564,31 @@ def test_an_input_that_cannot_be_read_is_no_failed_write(spml, matrix, tmp_path,
     assert not out.exists()
 
 
-def test_settings_are_read_as_what_they_are():
-    read = _settings(["a=1", "b=0.5", "c=true", "d=word"])
+def test_version(spml):
+    assert spml("--version") == (0, f"spml {spml_package.__version__}\n")
+
+
+def test_every_command_has_help_with_an_example(spml):
+    commands = [command.name for command in app.registered_commands]
+    assert len(commands) >= 8
+    for name in commands:
+        code, text = spml(name, "--help")
+        assert code == 0
+        assert f"Example: spml {name}" in " ".join(text.split())
+
+
+def test_an_interrupted_command_says_how_to_resume(spml, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spml.train.finished.describe", interrupt)
+    code, text = spml("info", ".")
+    assert code == 130
+    assert "Interrupted. Run the same command to resume." in text
+
+
+def test_settings_are_parsed_by_type():
+    read = parse_settings(["a=1", "b=0.5", "c=true", "d=word"])
     assert read == {"a": 1, "b": 0.5, "c": True, "d": "word"}
     with pytest.raises(InputError, match="name=value"):
-        _settings(["=1"])
+        parse_settings(["=1"])

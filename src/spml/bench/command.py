@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,42 +16,24 @@ if TYPE_CHECKING:
     from spml.bench.studies import Study
     from spml.bench.trials import Runner, Source
 
-EXAMPLE = "Example: spml bench cole2021-linear --data voc12=packs/voc12 --methods an,role --seeds 0,1,2 --out bench/voc"
-
 
 def bench(
-    name: Annotated[
-        str | None, typer.Argument(help="A protocol or study by name (--list), or the path of your own .toml.")
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="name=path: a pack, an official layout, or a pack's features*.npy; repeatable."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for runs, tables and report; an interrupted one goes on.")
-    ] = None,
-    methods: Annotated[str | None, typer.Option(help="Comma-separated; by default all of the protocol.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Comma-separated; by default the protocol's.")] = None,
-    features: Annotated[bool, typer.Option("--features", help="Of a study: linear heads on features.")] = False,
-    search: Annotated[
-        str | None, typer.Option(help="published, grid, none or optuna; by default the protocol's.")
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option(help="Of optuna: trials a method and data set; by default 20.", min=1)
-    ] = None,
-    storage: Annotated[str | None, typer.Option(help="Of optuna: a storage to share, as sqlite:///search.db.")] = None,
-    workers: Annotated[int, typer.Option(help="Runs at one time, on one GPU or on that many cores.", min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value: change a value of the protocol; repeatable.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and their settings, run nothing.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List protocols and studies.")] = False,
+    name: str,
+    *,
+    data: Sequence[str],
+    out: Path | None,
+    methods: str | None,
+    seeds: str | None,
+    features: bool,
+    search: str | None,
+    trials: int | None,
+    storage: str | None,
+    workers: int,
+    device: str,
+    changes: Sequence[str],
+    dry_run: bool,
 ) -> None:
-    """Run a paper's protocol, or a study, and set our numbers beside the paper's."""
-    if list_ or name is None:
-        _print_list()
-        return
+    """Run the protocol or study `name`; the arguments are the options of `spml bench`."""
     _check_name(name)
     from spml.bench.trials import Runner, Source
     from spml.train.loop import choose_device
@@ -65,7 +47,7 @@ def bench(
         raise InputError(f"--data {twice[0]}=… is given {names.count(twice[0])} times: give each data set once")
     if out is None and not dry_run:
         raise InputError("give the folder for the results: --out DIR")
-    plan = _plan(name, sources, methods, seeds, features, search, set_ or [])
+    plan = _plan(name, sources, methods, seeds, features, search, changes)
     runner = Runner(sources, (out or Path()) / "runs", device=device, workers=workers, say=typer.echo)
     for option, given in (("--trials", trials), ("--storage", storage)):
         if given is not None and plan.search != "optuna":
@@ -323,21 +305,3 @@ def _described(cell: Cell, trial: Any) -> list[str]:
 
 def _space(cell: Cell) -> str:
     return ", ".join(f"{key} in {list(values)}" for key, values in cell.space.items()) or "nothing"
-
-
-def _print_list() -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from spml.bench.protocols import read_toml, shipped
-
-    for kind in ("protocols", "studies"):
-        table = Table(title=kind)
-        for column in ("name", "what it is", "on"):
-            table.add_column(column, no_wrap=column == "name")
-        for name in shipped(kind):
-            raw = read_toml(kind, name)
-            on = raw.get("kind", " or ".join(side for side in ("images", "features") if side in raw))
-            where = f" ({raw['where']})" if raw.get("where") else ""
-            table.add_row(name, raw["title"] + where, {"linear": "features", "finetune": "images"}.get(on, on))
-        Console().print(table)

@@ -1,0 +1,74 @@
+"""The command line: one module per command.
+
+No module here imports anything heavy at the top; each command imports what it needs, so that `spml --help` is fast.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from spml.cli import bench, info, methods, predict, quickstart, recover, report, train
+from spml.cli.console import is_first_process
+from spml.errors import InputError
+
+app = typer.Typer(
+    name="spml",
+    help="Train multi-label classifiers from one label per example, and recover the labels that are missing.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+for _module in (quickstart, train, predict, recover, report, info, methods, bench):
+    _name = _module.__name__.rpartition(".")[2].replace("_", "-")
+    app.command(_name, epilog=f"Example: {_module.EXAMPLE}")(_module.command)
+
+INTERRUPTED = 130  # typer's exit code after Ctrl-C
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from spml import __version__
+
+        typer.echo(f"spml {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of `spml` itself."""
+
+
+def main() -> None:
+    """Run the command line. Errors in the user's input are printed as one sentence; the exit code is then 2."""
+    code = _exit_code()
+    if "torch.distributed" in sys.modules and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from spml.train.distributed import end_process
+
+        end_process(code)
+    sys.exit(code)
+
+
+def _exit_code() -> int:
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == INTERRUPTED and is_first_process():
+            print("Interrupted. Run the same command to resume.", file=sys.stderr)
+        return _fail(end.code) if isinstance(end.code, str) else end.code or 0
+    except InputError as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+    return 0
+
+
+def _fail(message: str) -> int:
+    print(f"spml: {message}", file=sys.stderr)
+    return 2

@@ -1,0 +1,41 @@
+"""spml recover"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spml.cli.console import RunArgument
+
+EXAMPLE = "spml recover runs/photos --out recovered.csv"
+
+
+def command(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option(help="File to write.")],
+    format: Annotated[
+        str | None,
+        typer.Option(help="csv, parquet, coco, label-studio or fiftyone. Default: from the ending of --out."),
+    ] = None,
+    labelled: Annotated[
+        Path | None,
+        typer.Option(help="CSV (columns name, label) listing all labels of a few examples, used for calibration."),
+    ] = None,
+    k: Annotated[
+        float | None, typer.Option(help="Average number of labels per example. Default: the value given to train.")
+    ] = None,
+) -> None:
+    """Recover the missing labels of the training data, each with a confidence."""
+    from spml.recover import export
+    from spml.recover import recover as recover_labels
+    from spml.recover.labelled import read_labelled
+    from spml.train.finished import open_run, refuse_among_data
+
+    finished = open_run(run)
+    refuse_among_data(out, run)
+    full_labels = None if labelled is None else read_labelled(labelled, finished)
+    recovered = recover_labels(finished, labelled=full_labels, k=k)
+    export(recovered, out, format=format)
+    for note in recovered.notes:
+        typer.echo(note)
+    typer.echo(f"{recovered.summary()} {out}")

@@ -1,0 +1,30 @@
+"""spml report"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spml.errors import InputError
+
+EXAMPLE = "spml report runs/photos --out report.html"
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(help="One or more folders of finished runs.", metavar="RUN…")],
+    out: Annotated[Path, typer.Option(help="HTML file to write.")],
+    landscape: Annotated[
+        bool, typer.Option("--landscape", help="Also plot the loss landscape around each network (takes minutes).")
+    ] = False,
+) -> None:
+    """Write an HTML report of one run, or a comparison of several: curves, tables and pictures in one file."""
+    from spml.report import loss_landscape, write_report
+    from spml.train.finished import open_run, refuse_among_data
+
+    if landscape and len(runs) < 2:
+        raise InputError("--landscape compares networks: give at least two runs")
+    finished = [open_run(run) for run in runs]
+    for run in runs:
+        refuse_among_data(out, run)
+    write_report(finished, out, landscapes={run.name: loss_landscape(run) for run in finished} if landscape else None)
+    typer.echo(f"Report: {out}")

@@ -1,0 +1,109 @@
+"""spml train"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spml.cli.console import DeviceOption, echo
+from spml.errors import InputError
+
+EXAMPLE = "spml train photos/ --out runs/photos"
+
+
+def command(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="A folder with one subfolder per class, a table (csv, tsv, parquet), COCO json, a VOC folder, a .npy "
+            "feature matrix, or `scenes` (built in)."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Run folder. If it holds an interrupted run, training resumes.")],
+    method: Annotated[str, typer.Option(help="Training method; `spml methods` lists them.")] = "auto",
+    setting: Annotated[
+        list[str] | None, typer.Option(help="A setting of the method, as name=value. Repeatable.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Backbone: lite0 (default), lite1, lite2, small, or any timm model.")
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option(help="linear, label-wise, attention or cam. Default: chosen by the method.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Image size in pixels. Default: the model's own.", min=1)] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the training data.", min=1)] = 10,
+    batch_size: Annotated[int, typer.Option(help="Examples per step.", min=1)] = 16,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Peak learning rate. Default: 1e-4 for images, 1e-3 for features.")
+    ] = None,
+    k: Annotated[
+        float | None,
+        typer.Option(help="Average number of labels per example. Required by some methods; improves `recover`."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    device: DeviceOption = "auto",
+    kind: Annotated[str | None, typer.Option(help="Data format, if it cannot be detected.")] = None,
+    image_column: Annotated[str | None, typer.Option(help="Tables: column of image paths.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Tables: column of labels.")] = None,
+    image_root: Annotated[Path | None, typer.Option(help="Tables: folder that image paths are relative to.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="Feature matrix: file with the labels.")] = None,
+    on_bad_image: Annotated[str | None, typer.Option(help="Unreadable images: error (default) or skip.")] = None,
+    track: Annotated[str | None, typer.Option(help="Also log to tensorboard or trackio.")] = None,
+) -> None:
+    """Train a classifier from one label per example.
+
+    Training can be interrupted; run the same command again to resume.
+    """
+    from spml.train.job import TrainJob, train_job
+
+    options = {
+        "kind": kind,
+        "image_column": image_column,
+        "label_column": label_column,
+        "image_root": None if image_root is None else str(image_root.resolve()),
+        "labels": None if labels is None else str(labels.resolve()),
+        "on_bad_image": on_bad_image,
+    }
+    job = TrainJob(
+        data=data,
+        options={name: value for name, value in options.items() if value is not None},
+        method=method,
+        settings=parse_settings(setting or []),
+        model=model,
+        head=head,
+        size=size,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        k=k,
+        seed=seed,
+        device=device,
+        track=track,
+    )
+    best = train_job(job, out, say=echo)
+    score = "" if best["score"] is None else f" (held-out score {best['score']:.3f})"
+    echo(f"Done. Best epoch: {best['epoch']}{score}. Next: spml recover {out} --out recovered.csv")
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """Parse name=value pairs; numbers, true and false become numbers and booleans."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise InputError(f"--setting {pair} is not of the form name=value")
+        if name in settings:
+            raise InputError(f"--setting {name} is given twice: give it once")
+        settings[name] = _value(text)
+    return settings
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
