@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from spml.bench import compare
 from spml.bench.compare import (
     Line,
     best_of,
@@ -18,7 +19,7 @@ from spml.bench.compare import (
     table_rows,
 )
 from spml.bench.compare import write_csv as write_rows
-from spml.bench.protocols import Cell, PaperValue, make_protocol
+from spml.bench.protocols import Cell, Paper, PaperValue, make_protocol
 from spml.bench.search import Outcome, seeded
 from spml.bench.trials import Trial
 
@@ -88,9 +89,10 @@ def outcomes(measure="test_map"):
     return made
 
 
-def test_the_table_holds_our_mean_the_papers_number_and_the_difference(tmp_path):
+def test_table_compares_our_mean_with_the_papers_number(tmp_path, monkeypatch):
     papers = {("linear", "an", "voc12"): PaperValue(84.2, None), ("linear", "em", "voc12"): PaperValue(80.0, 0.3)}
-    lines = lines_of(outcomes(), papers, "linear")
+    monkeypatch.setattr(compare, "paper_values", lambda paper, measure: papers)
+    lines = lines_of(outcomes(), Paper("cole2021", "1", "linear"))
     rows = {row["method"]: row for row in table_rows(lines)}
     assert rows["an"]["mean"] == pytest.approx(81.0)
     assert rows["an"]["sd"] == pytest.approx(math.sqrt(2), abs=1e-3)
@@ -120,7 +122,7 @@ def test_who_draws_more_than_a_positive_is_a_reference(draw):
     more, one = (protocol.cell(name, "d", "none") for name in ("more", "an"))
     assert (more.base.reference, one.base.reference) == (True, False)
     made = [Outcome(cell, cell.base, {"test_map": score}, True) for cell, score in ((more, 0.9), (one, 0.8))]
-    lines = lines_of(made, {}, "")
+    lines = lines_of(made)
     assert best_of(lines, "d").method == "an"
     assert [row[0] for row in shown_rows(lines)[1]] == ["more*", "an"]
 
@@ -137,11 +139,11 @@ def test_where_all_are_references_the_best_of_them_is_compared_with():
 
 
 def test_classes_are_tested_by_what_is_compared():
-    lines = lines_of(outcomes("recovery_map"), {}, "linear", "recovery_map")
+    lines = lines_of(outcomes("recovery_map"), measure="recovery_map")
     assert {row["p"] for row in table_rows(lines)} == {""}  # there is a score of every class for test mAP alone
 
 
-def test_a_varied_value_may_name_the_papers_column():
+def test_varied_value_names_the_papers_column(monkeypatch):
     made = []
     for name in ("resnet34.tv_in1k", "resnet101.tv_in1k"):
         base = Trial("voc12", "em", "em", backbone=name)
@@ -150,4 +152,5 @@ def test_a_varied_value_may_name_the_papers_column():
         ("resnet34", "em", "voc12"): PaperValue(86.58, 0.25),
         ("resnet101", "em", "voc12"): PaperValue(88.8, 0.11),
     }
-    assert [line.paper.value for line in lines_of(made, papers, "")] == [86.58, 88.8]
+    monkeypatch.setattr(compare, "paper_values", lambda paper, measure: papers)
+    assert [line.paper.value for line in lines_of(made)] == [86.58, 88.8]

@@ -248,7 +248,7 @@ def test_every_protocol_and_study_dry_runs(spml, pack, tmp_path):
         data = () if name == "scenes" else ("--data", f"voc12={pack}")  # those are built in
         code, text = spml(name, *data, "--dry-run")
         assert code == 0, text
-        assert "runs, 0 of them done before" in text
+        assert "runs, 0 of them already done" in text
     for name in shipped("studies"):
         for side in study_sides(name):
             if name == "apl-ablation":
@@ -290,25 +290,26 @@ def test_what_nobody_knows_the_labels_of_is_left_out(spml, tmp_path, protocol):
     hidden = write_pack(tmp_path / "hidden", hide_training_truth=True)
     code, text = spml(protocol, "--data", f"voc12={hidden}", "--dry-run")
     assert code == 0
-    assert "bce left out; nobody has the full labels" in text
+    assert "bce left out; the full labels" in text
     code, text = spml(protocol, "--data", f"voc12={hidden}", "--methods", "bce", "--seeds", "0", "--out", tmp_path)
     assert code == 2
     assert "full labels" in text
     protocol.write_text(LINEAR + '[methods.two]\nmethod = "an"\ndraw.positives = 2\n')  # from labels nobody has
-    assert "bce, two left out; nobody has" in spml(protocol, "--data", f"voc12={hidden}", "--dry-run")[1]
+    assert "bce, two left out; the full labels" in spml(protocol, "--data", f"voc12={hidden}", "--dry-run")[1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lasd"], "give the data"),
-        (["nothing"], "there is no protocol or study 'nothing'"),
-        (["nothing", "--data", "voc12=/nowhere"], "there is no protocol or study 'nothing'"),
+        (["lasd", "--out", "x"], "give the data"),
+        (["lasd"], "--out DIR"),
+        (["nothing", "--out", "x"], "No protocol or study 'nothing'"),
+        (["nothing", "--data", "voc12=/nowhere", "--dry-run"], "No protocol or study 'nothing'"),
         (["lasd", "--data", "voc12=PACK", "--data", "voc12=/tmp", "--dry-run"], "--data voc12=… is given 2 times"),
         (["lasd", "--data", "voc12=PACK", "--device", "tpu", "--dry-run"], "device must be auto, cpu or cuda"),
-        (["lasd", "--data", "voc12"], "not of the form name=path"),
-        (["lasd", "--data", "voc12=/nowhere"], "there is no file or folder /nowhere"),
-        (["nothing", "--data", "voc12=PACK", "--out", "x"], "there is no protocol or study 'nothing'"),
+        (["lasd", "--data", "voc12", "--dry-run"], "not of the form name=path"),
+        (["lasd", "--data", "voc12=/nowhere", "--dry-run"], "there is no file or folder /nowhere"),
+        (["nothing", "--data", "voc12=PACK", "--out", "x"], "No protocol or study 'nothing'"),
         (["lasd", "--data", "voc12=PACK"], "--out DIR"),
         (["lasd", "--data", "voc=PACK", "--dry-run"], "has no data set 'voc'"),
         (["lasd", "--data", "voc12=PACK", "--methods", "anx", "--dry-run"], "there is no method 'anx'"),
@@ -336,7 +337,7 @@ def test_a_protocol_that_names_no_method_says_so(spml, pack, tmp_path):
     assert "names no methods: give it a table [methods.an], or name some with --methods" in text
     code, text = spml(path, "--data", f"voc12={pack}", "--methods", "role", "--dry-run")
     assert code == 2
-    assert "role needs k, the mean number of labels of a row: give k to data.voc12" in text
+    assert "role needs k, the average number of labels per row: give k to data.voc12" in text
     study = tmp_path / "study.toml"
     study.write_text(f'title = "t"\nrun = ["role"]\n[features]\nprotocol = "{path.name}"\n[vary]\nk = [1.0, 2.0]\n')
     code, text = spml(study, "--features", "--data", f"voc12={pack}", "--dry-run")
@@ -345,7 +346,7 @@ def test_a_protocol_that_names_no_method_says_so(spml, pack, tmp_path):
 
 def test_a_search_by_optuna_is_counted(spml, pack, protocol):
     options = ("--data", f"voc12={pack}", "--methods", "an", "--seeds", "0,1", "--search", "optuna", "--dry-run")
-    assert spml(protocol, *options, "--trials", "5")[1].endswith("\n10 runs, 0 of them done before.\n")
+    assert spml(protocol, *options, "--trials", "5")[1].endswith("\n10 runs, 0 of them already done.\n")
 
 
 def test_a_head_that_diverges_is_the_last_to_be_chosen(spml, pack, protocol, tmp_path):
@@ -388,7 +389,7 @@ def test_a_network_that_diverges_is_the_last_to_be_chosen(spml, pack, tmp_path):
 def test_wrong_types_in_a_file_are_one_sentence(spml, pack, tmp_path):
     path = tmp_path / "own.toml"
     for wrong, message in (
-        (LINEAR.replace('"Tiny, linear"', "5"), "spml: own: title must be a text, not 5\n"),
+        (LINEAR.replace('"Tiny, linear"', "5"), "spml: own: title must be a string, not 5\n"),
         ('title = "t"\nkind = "linear"\ndata = 5\n', "spml: own: data must be a table, not 5\n"),
         (LINEAR + "[draw]\nrows = 'half'\n", "spml: own: draw: rows must be a number, not 'half'\n"),
     ):
@@ -508,3 +509,11 @@ def test_two_machines_share_one_search(pack, protocol, tmp_path):
     (only,) = execute([loaded.cell("an", "voc12", "grid")], (0,), late, "first seed", Optuna(8, storage, 1))
     scores = {tuple(setting): score for *setting, score in complete}
     assert scores[only.trial.train.learning_rate, only.trial.train.batch_size] == max(scores.values())
+
+
+def test_dry_run_works_without_the_data(spml):
+    code, text = spml("cole2021-finetune", "--methods", "an,role", "--dry-run")
+    assert code == 0, text
+    assert "resnet50.tv_in1k 448" in text
+    assert {"voc12", "coco", "cub"} <= set(text.split())
+    assert "85.1" in text  # the paper's number for AN on VOC

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spml.bench.protocols import PaperValue
+from spml.bench.protocols import Paper, PaperValue, paper_values
 from spml.bench.search import Outcome
 from spml.bench.trials import Runner, Trial
 from spml.report.beliefs import Beliefs
@@ -93,11 +93,11 @@ def paired_test(one: Line, other: Line) -> Paired | None:
 
 def lines_of(
     outcomes: Iterable[Outcome],
-    papers: Mapping[tuple[str, str, str], PaperValue],
-    setting: str,
+    paper: Paper | None = None,
     measure: str = "test_map",
 ) -> list[Line]:
-    """The table's rows in the order of the runs. Without a `setting` of the paper, the varied value names it."""
+    """The table's rows in the order of the runs, with the paper's numbers for this measure."""
+    papers = paper_values(paper, measure)
     grouped: dict[tuple[str, str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.chosen and outcome.row.get(measure) is not None:
@@ -108,7 +108,6 @@ def lines_of(
     for members in grouped.values():
         first = members[0]
         cell, trial = first.cell, first.trial
-        named = setting or (cell.value.partition(".")[0] if isinstance(cell.value, str) else str(cell.value))
         tables = [member.row["test_ap"] for member in members if measure == "test_map" and member.row.get("test_ap")]
         lines.append(
             Line(
@@ -119,7 +118,7 @@ def lines_of(
                 reference=trial.reference,
                 scores={member.trial.train.seed: 100 * float(member.row[measure]) for member in members},
                 classes=tuple((100 * np.mean(tables, axis=0)).tolist()) if len(tables) == len(members) else (),
-                paper=papers.get((named, trial.entry, trial.data)),
+                paper=papers.get((cell.paper_setting(paper), trial.entry, trial.data)),
                 chosen=", ".join(
                     f"{_short(key)} {_value(trial, key)}" for key, values in cell.space.items() if len(values) > 1
                 ),

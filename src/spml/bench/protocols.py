@@ -84,6 +84,12 @@ class Cell:
     """What a study changes here, and to what."""
     value: Any = None
 
+    def paper_setting(self, paper: Paper | None) -> str:
+        """The column of the paper's table: the protocol's, or else the varied value."""
+        if paper and paper.setting:
+            return paper.setting
+        return self.value.partition(".")[0] if isinstance(self.value, str) else str(self.value)
+
 
 @dataclass(frozen=True)
 class Protocol:

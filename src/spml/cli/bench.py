@@ -1,11 +1,15 @@
 """spml bench"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spml.cli.console import DeviceOption, print_table
+from spml.errors import InputError
+
+if TYPE_CHECKING:
+    from spml.bench.run import BenchTable
 
 EXAMPLE = "spml bench cole2021-linear --data voc12=packs/voc12 --methods an,role --seeds 0,1,2 --out bench/voc"
 
@@ -49,36 +53,44 @@ def command(
     list_: Annotated[bool, typer.Option("--list", help="List protocols and studies.")] = False,
 ) -> None:
     """Run a paper's protocol, or a study, and compare the results with the paper's numbers."""
-    if list_ or name is None:
-        _print_list()
-        return
-    from spml.bench.command import bench
+    from spml.bench.plan import list_files, parse_seeds, plan
 
-    bench(
+    if list_ or name is None:
+        for kind, rows in list_files().items():
+            print_table(("name", "description", "inputs"), rows, title=kind)
+        return
+    from spml.train.loop import choose_device
+
+    choose_device(device)  # validate early, before any data is read
+    if out is None and not dry_run:
+        raise InputError("give the folder for the results: --out DIR")
+    planned = plan(
         name,
-        data=data or (),
-        out=out,
-        methods=methods,
-        seeds=seeds,
+        data or (),
+        methods=None if methods is None else methods.split(","),
+        seeds=parse_seeds(seeds),
         features=features,
         search=search,
         trials=trials,
         storage=storage,
-        workers=workers,
-        device=device,
         changes=set_ or (),
-        dry_run=dry_run,
+        need_data=not dry_run,
     )
+    if dry_run:
+        from spml.bench.dry_run import dry_run as list_runs
+
+        _print(list_runs(planned, out), width=200)
+        return
+    assert out is not None
+    from spml.bench.run import run
+
+    for note in planned.notes:
+        typer.echo(note)
+    _print(run(planned, out, device=device, workers=workers, say=typer.echo))
+    typer.echo(f"Tables: {out / 'table.md'}, {out / 'runs.csv'}. Report: {out / 'report.html'}")
 
 
-def _print_list() -> None:
-    from spml.bench.protocols import read_toml, shipped
-
-    for kind in ("protocols", "studies"):
-        rows = []
-        for name in shipped(kind):
-            raw = read_toml(kind, name)
-            inputs = raw.get("kind", " or ".join(side for side in ("images", "features") if side in raw))
-            where = f" ({raw['where']})" if raw.get("where") else ""
-            rows.append((name, raw["title"] + where, {"linear": "features", "finetune": "images"}.get(inputs, inputs)))
-        print_table(("name", "description", "inputs"), rows, title=kind)
+def _print(table: "BenchTable", width: int | None = None) -> None:
+    print_table(table.header, table.rows, title=table.title, width=width)
+    for note in table.notes:
+        typer.echo(note)

@@ -1,0 +1,225 @@
+"""From the name of a protocol or study, and the data sets to run it on, to a list of searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spml.bench.packs import SCENES
+from spml.bench.protocols import SEARCHES, Cell, Protocol, load_protocol, one_of, read_toml, shipped
+from spml.bench.search import Optuna
+from spml.bench.studies import Study, is_study, load_study
+from spml.bench.trials import Source
+from spml.errors import InputError
+from spml.methods import METHODS
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `spml bench` runs.
+
+    Parameters
+    ----------
+    protocol : Protocol
+    study : Study, optional
+        The study that changes the protocol.
+    sources : tuple of Source
+        The data sets; empty for a dry run without data.
+    cells : list of Cell
+        One for each method, data set and value of what a study varies.
+    seeds : tuple of int
+    search : {"published", "grid", "none", "optuna"}
+    optuna : Optuna, optional
+        Options of the search; None unless `search` is "optuna".
+    notes : list of str
+        What the user should know, one sentence each.
+    """
+
+    protocol: Protocol
+    study: Study | None
+    sources: tuple[Source, ...]
+    cells: list[Cell]
+    seeds: tuple[int, ...]
+    search: str
+    optuna: Optuna | None
+    notes: list[str]
+
+    @property
+    def title(self) -> str:
+        return self.study.title if self.study else self.protocol.title
+
+    @property
+    def where(self) -> str:
+        return (self.study.where if self.study else "") or self.protocol.name
+
+
+def plan(
+    name: str,
+    data: Sequence[str] = (),
+    *,
+    methods: Sequence[str] | None = None,
+    seeds: Sequence[int] = (),
+    features: bool = False,
+    search: str | None = None,
+    trials: int | None = None,
+    storage: str | None = None,
+    changes: Sequence[str] = (),
+    need_data: bool = True,
+) -> Plan:
+    """Read a protocol or study and list everything to run.
+
+    Parameters
+    ----------
+    name : str
+        Name of a protocol or study of the package, or the path of a .toml file.
+    data : sequence of str
+        `name=path` for each data set. May be empty if the protocol runs on the built-in data alone.
+    methods : sequence of str, optional
+        By default all methods of the protocol or study.
+    seeds : sequence of int
+        By default the protocol's.
+    features : bool
+        For a study: train linear heads on features instead of networks on images.
+    search : {"published", "grid", "none", "optuna"}, optional
+        By default the protocol's.
+    trials, storage : optional
+        Number of optuna trials per search (20), and the database that machines share.
+    changes : sequence of str
+        `key=value` for each value of the protocol to change.
+    need_data : bool
+        False: without `data`, plan for all data sets that the protocol names.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    InputError
+        If a name, option or value is wrong, or no data is given where `need_data`.
+    """
+    _check_name(name)
+    sources = _sources(data or _built_in(name))
+    if need_data and not sources:
+        raise InputError("give the data: --data voc12=PATH")
+    study = load_study(name, features=features, changes=changes) if is_study(name) else None
+    protocol = study.protocol if study else load_protocol(name, changes)
+    if features and not protocol.features:
+        raise InputError(f"{name} trains networks on images; on features run cole2021-linear or features")
+    names = [source.name for source in sources] or _planned_data(protocol, study)
+    protocol.check_data(names)
+    asked = None if methods is None else list(dict.fromkeys(methods))
+    entries = protocol.entries(asked or (list(study.run) if study else None))
+    if not entries:
+        raise InputError(f"{name} names no methods: give it a table [methods.an], or name some with --methods")
+    chosen = search or protocol.search
+    one_of("--search", "it", chosen, SEARCHES)
+    for option, value in (("--trials", trials), ("--storage", storage)):
+        if value is not None and chosen != "optuna":
+            raise InputError(f"{option} is for --search optuna, and the search here is {chosen!r}")
+    space = "grid" if chosen == "optuna" else chosen
+    cells = study.cells(names, entries, space) if study else list(protocol.cells(names, entries, space))
+    _check_varied(cells, sources)
+    _check_k(cells)
+    cells, notes = _runnable(cells, sources, asked or ())
+    notes += [f"{source.name}: {note}" for source in sources for note in getattr(source.pack, "notes", ())]
+    optuna = Optuna(trials or Optuna.trials, storage) if chosen == "optuna" else None
+    return Plan(protocol, study, sources, cells, tuple(seeds) or protocol.seeds, chosen, optuna, notes)
+
+
+def parse_seeds(text: str | None) -> tuple[int, ...]:
+    """Parse `0,1,2`; None gives no seeds."""
+    try:
+        seeds = tuple(dict.fromkeys(int(part) for part in text.split(","))) if text else ()
+    except ValueError:
+        raise InputError(f"--seeds {text} is not a list of whole numbers, as 0,1,2") from None
+    if any(not 0 <= seed < 2**63 for seed in seeds):
+        raise InputError(f"--seeds {text}: a seed is a whole number from 0 to 2^63 - 1")
+    return seeds
+
+
+def list_files() -> dict[str, list[tuple[str, str, str]]]:
+    """Name, title and kind of data of all protocols and studies of the package."""
+    listed: dict[str, list[tuple[str, str, str]]] = {}
+    for kind in ("protocols", "studies"):
+        for name in shipped(kind):
+            raw = read_toml(kind, name)
+            on = raw.get("kind", " or ".join(side for side in ("images", "features") if side in raw))
+            where = f" ({raw['where']})" if raw.get("where") else ""
+            row = (name, raw["title"] + where, {"linear": "features", "finetune": "images"}.get(on, on))
+            listed.setdefault(kind, []).append(row)
+    return listed
+
+
+def _check_name(name: str) -> None:
+    if name not in shipped("protocols") and name not in shipped("studies") and not Path(name).is_file():
+        known = ", ".join([*shipped("protocols"), *shipped("studies")])
+        raise InputError(f"No protocol or study {name!r}. Available: {known}; or give the path of a .toml file")
+
+
+def _built_in(name: str) -> list[str]:
+    """The built-in data, if a protocol runs on nothing else."""
+    exists = name in shipped("protocols") or Path(name).is_file()
+    data = read_toml("protocols", name).get("data") if exists else None
+    return [f"{SCENES}={SCENES}"] if isinstance(data, dict) and set(data) == {SCENES} else []
+
+
+def _sources(data: Sequence[str]) -> tuple[Source, ...]:
+    sources = tuple(Source.parse(text) for text in data)
+    names = [source.name for source in sources]
+    if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise InputError(f"--data {repeated[0]}=… is given {names.count(repeated[0])} times: give each data set once")
+    return sources
+
+
+def _planned_data(protocol: Protocol, study: Study | None) -> list[str]:
+    """All data sets of the protocol; of a study those for which it lists values."""
+    listed = [set(values) for values in (study.vary.values() if study else ()) if isinstance(values, dict)]
+    return [name for name in protocol.data if all(name in names for names in listed)]
+
+
+def _check_varied(cells: Sequence[Cell], sources: Sequence[Source]) -> None:
+    """Raise an error if a cell varies the network while the features are given: its rows would be equal."""
+    files = {source.name: source.feature_file for source in sources}
+    for cell in cells:
+        file = files.get(cell.base.data)
+        if cell.base.features and cell.varied in ("backbone", "image_size") and file is not None:
+            raise InputError(
+                f"{cell.base.data}: {cell.varied} cannot be varied on the features of {file}, which are given; it can "
+                "on images, or on data without a features*.npy, whose features are computed"
+            )
+
+
+def _check_k(cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        given = cell.base.k, cell.base.settings.get("k")
+        if METHODS[cell.base.method].needs.k and given == (None, None) and "settings.k" not in cell.space:
+            raise InputError(
+                f"{cell.base.entry} needs k, the average number of labels per row: give k to data.{cell.base.data}, "
+                "or to its settings"
+            )
+
+
+def _runnable(cells: Sequence[Cell], sources: Sequence[Source], asked: Sequence[str]) -> tuple[list[Cell], list[str]]:
+    """Leave out references where the full labels they need are unknown; raise an error if the user asked for one."""
+    unknown = {source.name for source in sources if not source.pack.known[source.pack.train].all()}
+    left: dict[str, list[str]] = {}
+    kept = []
+    for cell in cells:
+        if cell.base.data in unknown and cell.base.reference:
+            if cell.base.entry in asked:
+                raise InputError(
+                    f"{cell.base.entry} learns from more than one positive per row, and the full labels of the "
+                    f"training rows of {cell.base.data} are unknown: leave it out of --methods"
+                )
+            left.setdefault(cell.base.data, []).append(cell.base.entry)
+        else:
+            kept.append(cell)
+    if not kept:
+        raise InputError("nothing is left to run: every method needs full labels, which these data do not have")
+    notes = [
+        f"{name}: {', '.join(dict.fromkeys(entries))} left out; the full labels of the training rows are unknown."
+        for name, entries in left.items()
+    ]
+    return kept, notes

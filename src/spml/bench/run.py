@@ -1,0 +1,115 @@
+"""Run a plan: train, search, and write tables and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spml.bench import compare
+from spml.bench.origin import made_by
+from spml.bench.plan import Plan
+from spml.bench.search import Outcome, execute
+from spml.bench.studies import MEASURES, interval_rows
+from spml.bench.trials import Runner
+from spml.errors import InputError
+from spml.runs.checkpoint import claimed, write_text
+from spml.train.loop import choose_device
+
+OPTUNA_HEADS = 8  # linear heads that optuna asks for at a time: they are trained as one matrix
+
+
+@dataclass(frozen=True)
+class BenchTable:
+    """A table to print: of results, or of what would run.
+
+    Parameters
+    ----------
+    title : str
+    header : list of str
+    rows : list of list of str
+    notes : list of str
+        Sentences below the table.
+    """
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+def run(
+    plan: Plan,
+    out: Path,
+    *,
+    device: str = "auto",
+    workers: int = 1,
+    say: Callable[[str], None] = lambda line: None,
+) -> BenchTable:
+    """Run everything of a plan that has not run before and write the results.
+
+    Parameters
+    ----------
+    plan : Plan
+    out : Path
+        Folder for runs, tables and report. Results that it holds are reused.
+    device : {"auto", "cpu", "cuda"}
+    workers : int
+        Number of runs at a time.
+    say : callable
+        Receives progress messages.
+
+    Returns
+    -------
+    BenchTable
+        The table of results; `out` holds it as table.md and table.csv, all runs as runs.csv, and report.html.
+    """
+    with claimed(out):
+        runner = Runner(plan.sources, out / "runs", device=device, workers=workers, say=say)
+        at_once = OPTUNA_HEADS if plan.protocol.features else workers
+        optuna = replace(plan.optuna, at_once=at_once) if plan.optuna else None
+        outcomes = execute(plan.cells, plan.seeds, runner, plan.protocol.select_on, optuna)
+        chosen = [outcome.trial for outcome in outcomes if outcome.chosen]
+        runner.forget_weights([outcome.trial for outcome in outcomes], chosen)
+        return _write(plan, runner, outcomes, out)
+
+
+def _write(plan: Plan, runner: Runner, outcomes: Sequence[Outcome], out: Path) -> BenchTable:
+    measures = plan.study.y if plan.study else ("test_map",)
+    paper = plan.protocol.paper
+    by_measure = {measure: compare.lines_of(outcomes, paper, measure) for measure in measures}
+    lines = by_measure[measures[0]]
+    if not lines:
+        raise InputError(compare.explain_diverged(outcomes) or f"nothing was measured of {MEASURES[measures[0]]}")
+    rows = compare.run_rows(outcomes, made_by(str(choose_device(runner.device))), plan.protocol.name)
+    notes = _notes(plan, runner, outcomes, lines, MEASURES[measures[0]])
+    compare.write_csv(out / "runs.csv", rows)
+    table = [row for measure, found in by_measure.items() for row in compare.table_rows(found, measure)]
+    compare.write_csv(out / "table.csv", table)
+    if pairs := compare.pair_rows(lines):
+        compare.write_csv(out / "pairs.csv", pairs)
+    if plan.study and plan.study.intervals:
+        compare.write_csv(out / "intervals.csv", interval_rows(plan.sources))
+    header, cells = compare.shown_rows(lines)
+    write_text(out / "table.md", compare.markdown(plan.title, header, cells, notes))
+    charts = plan.study.charts([row for row in rows if row["chosen"]]) if plan.study else []
+    measured, report = MEASURES[measures[0]], out / "report.html"
+    compare.write_report(report, plan.title, plan.where, lines, measured, notes, charts, outcomes, runner)
+    return BenchTable(plan.title, header, cells, notes)
+
+
+def _notes(
+    plan: Plan, runner: Runner, outcomes: Sequence[Outcome], lines: Sequence[compare.Line], measured: str
+) -> list[str]:
+    paper, seeds = plan.protocol.paper, ", ".join(map(str, plan.seeds))
+    over = f"mean ± standard deviation over seeds {seeds}" if len(plan.seeds) > 1 else f"seed {seeds} alone"
+    notes = [
+        f"{measured} in percent, {over}.",
+        f"The paper's numbers: {paper.file}, Table {paper.table}." if paper and any(x.paper for x in lines) else "",
+        "* a reference: it learned from more than one positive per row." if any(x.reference for x in lines) else "",
+        compare.explain_diverged(outcomes),
+        *runner.notes,
+        *plan.notes,
+        compare.explain_p(lines),
+    ]
+    return [note for note in notes if note]
