@@ -1,4 +1,4 @@
-"""The documentation: its code runs, its links lead somewhere, and its defaults and numbers are the real ones."""
+"""The documentation: code blocks run, links resolve, and quoted defaults and results match code and files."""
 
 import ast
 import csv
@@ -21,12 +21,12 @@ METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
 REGISTERED = tuple(METHODS)  # before any page adds its example
 
 
-def called(path: Path) -> str:
+def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
 def blocks(text: str) -> Iterator[tuple[int, str]]:
-    """The Python blocks of a page that are to run, each with the number of its first line."""
+    """Python blocks of a page, except those tagged `no-run`, each with the number of its first line."""
     for found in re.finditer(r"^```python *(no-run)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if not found[1]:
             yield text[: found.start(2)].count("\n") + 1, found[2]
@@ -37,7 +37,7 @@ WITH_CODE = [page for page in PAGES if any(True for _ in blocks(page.read_text(e
 
 @pytest.fixture
 def _registry() -> Iterator[None]:
-    """Methods that an example registers are gone afterwards."""
+    """Remove methods that an example registers."""
     methods, losses = dict(METHODS), dict(LOSSES)
     yield
     for now, before in ((METHODS, methods), (LOSSES, losses)):
@@ -46,20 +46,20 @@ def _registry() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_registry")
-@pytest.mark.parametrize("page", WITH_CODE, ids=called)
-def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", WITH_CODE, ids=relative)
+def test_documentation_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     namespace: dict[str, Any] = {"__name__": "__docs__"}
     for line, code in blocks(page.read_text(encoding="utf-8")):
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)  # a traceback names the page's line
-    tests: list[Callable[[], None]] = [made for name, made in namespace.items() if name.startswith("test_")]
-    for test in tests:  # a page may show a test, and then it must pass
+    tests: list[Callable[[], None]] = [value for name, value in namespace.items() if name.startswith("test_")]
+    for test in tests:  # a test shown on a page must pass
         test()
 
 
 def test_pages_with_code_are_found() -> None:
-    found = {called(page) for page in WITH_CODE}
+    found = {relative(page) for page in WITH_CODE}
     assert {"CONTRIBUTING.md", "docs/getting-started.md", "docs/adding-a-method.md", "docs/labels.md"} <= found
     text = "```python\na = 1\n```\n\n```python no-run\nb\n```\n\n```\nc\n```\n\n```python\nd = 2\n```\n"
     assert list(blocks(text)) == [(2, "a = 1\n"), (14, "d = 2\n")]
@@ -69,27 +69,32 @@ def test_pages_with_code_are_found() -> None:
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading, as GitHub makes it."""
+    """GitHub's anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=called)
-def test_links_lead_somewhere(page: Path) -> None:
+LINKED = [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md"]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=relative)
+def test_links_resolve(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
         file, _, anchor = target.partition("#")
         there = (page.parent / file).resolve() if file else page
-        assert there.is_file(), f"{called(page)} links to {target}, which is not there"
+        assert there.is_file(), f"{relative(page)} links to {target}, which is not there"
         if anchor:
             headings = re.findall(r"^#+ (.+)$", there.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in map(slug, headings), f"{called(page)} links to {target}, which has no such heading"
+            assert anchor in map(slug, headings), f"{relative(page)} links to {target}, which has no such heading"
 
 
 # Methods and their settings
 
 
 def tables(text: str, *header: str) -> Iterator[list[list[str]]]:
-    """The rows of every table with this header, each a list of cells."""
+    """Rows of every table with this header, as lists of cells."""
     first = "| " + " | ".join(header) + " |"
     lines = text.splitlines()
     for start, line in enumerate(lines):
@@ -103,12 +108,12 @@ def tables(text: str, *header: str) -> Iterator[list[list[str]]]:
 
 
 def quoted(cell: str) -> str:
-    assert re.fullmatch(r"`[^`]+`", cell), f"{cell!r} must stand in backticks"
+    assert re.fullmatch(r"`[^`]+`", cell), f"{cell!r} must be in backticks"
     return cell[1:-1]
 
 
 def sections() -> dict[str, str]:
-    """The section of every method, by its name."""
+    """Section of every method, by method name."""
     found: dict[str, str] = {}
     for page in METHOD_PAGES:
         for part in re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
@@ -124,7 +129,7 @@ SECTIONS = sections()
 
 
 def documented_settings(name: str) -> dict[str, Any]:
-    """What a method's section says its settings and defaults are."""
+    """Settings and defaults as documented in a method's section."""
     body = SECTIONS[name]
     settings: dict[str, Any] = {}
     if inherited := re.search(r"^Settings of `([\w-]+)`", body, re.MULTILINE):
@@ -138,32 +143,27 @@ def documented_settings(name: str) -> dict[str, Any]:
     return settings
 
 
-def test_every_method_has_a_section_and_every_section_a_method() -> None:
+def test_every_method_has_one_section() -> None:
     assert set(SECTIONS) == set(REGISTERED)
 
 
 @pytest.mark.parametrize("name", REGISTERED)
-def test_documented_defaults_are_the_codes(name: str) -> None:
+def test_documented_defaults_match_code(name: str) -> None:
     if name not in SECTIONS:
         pytest.fail(f"the method {name!r} has no section under docs/methods")
     fields = {field.name: field.default for field in dataclasses.fields(METHODS[name].Settings)}
     assert documented_settings(name) == fields
 
 
-def test_the_index_lists_every_method_once() -> None:
-    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    (table,) = tables(text, "page", "methods")
-    listed = {}
-    for link, names in table:
-        page = re.search(r"\(methods/([\w-]+\.md)\)", link)
-        assert page
-        listed |= dict.fromkeys(re.findall(r"`([\w-]+)`", names), page[1])
-    assert set(listed) == set(REGISTERED)
-    for name, page in listed.items():
-        assert f"\n## `{name}`\n" in (ROOT / "docs" / "methods" / page).read_text(encoding="utf-8")
+def test_methods_table_links_every_method_once() -> None:
+    text = (ROOT / "docs" / "methods" / "README.md").read_text(encoding="utf-8")
+    (table,) = tables(text, "method", "paper", "what it does", "needs")
+    links = [re.fullmatch(r"\[`([\w-]+)`\]\([\w-]+\.md#([\w-]+)\)", row[0]) for row in table]
+    assert all(link and link[1] == link[2] for link in links)
+    assert sorted(link[1] for link in links if link) == sorted(REGISTERED)
 
 
-def test_where_a_loss_and_its_method_differ() -> None:
+def test_documented_differences_between_losses_and_methods() -> None:
     differing = []
     for name, function in LOSSES.items():
         ours = {field.name: field.default for field in dataclasses.fields(METHODS[name].Settings)}
@@ -173,20 +173,37 @@ def test_where_a_loss_and_its_method_differ() -> None:
                 differing.append((name, setting, theirs, ours[setting]))
     text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
     (table,) = tables(text, "name", "setting", "loss", "method")
-    said = [(quoted(a), quoted(b), ast.literal_eval(quoted(c)), ast.literal_eval(quoted(d))) for a, b, c, d in table]
-    assert sorted(said) == sorted(differing)
+    documented = [
+        (quoted(a), quoted(b), ast.literal_eval(quoted(c)), ast.literal_eval(quoted(d))) for a, b, c, d in table
+    ]
+    assert sorted(documented) == sorted(differing)
 
 
-def test_counts_in_the_changelog() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert f"**Losses**: {len(LOSSES)} names" in text
-    assert f"**Methods**: {len(REGISTERED)}," in text
+# README
 
 
-# Numbers
+def sentences(text: str) -> Iterator[str]:
+    """Sentences of the running text, without code blocks, tables, headings and link targets."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    for paragraph in re.split(r"\n\s*\n", text):
+        if not paragraph.lstrip().startswith(("|", "#")):
+            yield from re.split(r"(?<=[.!?:])\s+", paragraph.strip())
 
 
-RESULTS = ("docs/results.md", "README.md")
+def test_readme_sentences_are_short() -> None:
+    found = list(sentences((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert len(found) > 20
+    assert [sentence for sentence in found if len(sentence.split()) > 30] == []
+
+
+def test_readme_counts_methods() -> None:
+    assert f"It implements {len(REGISTERED)} methods," in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+# Results
+
+
 COLUMNS = {
     "validation mAP": "validation_map",
     "test mAP": "test_map",
@@ -209,7 +226,7 @@ QUOTED = [
 
 
 @pytest.mark.parametrize(("page", "header", "file"), QUOTED, ids=lambda part: part if isinstance(part, str) else "")
-def test_quoted_results_are_the_files(page: str, header: tuple[str, ...], file: str) -> None:
+def test_quoted_results_match_files(page: str, header: tuple[str, ...], file: str) -> None:
     with (ROOT / "results" / file).open(newline="", encoding="utf-8") as opened:
         every = [row for row in csv.DictReader(opened) if row["chosen"] != "False"]
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -223,14 +240,24 @@ def test_quoted_results_are_the_files(page: str, header: tuple[str, ...], file: 
             assert machine in text, row["method"]
     for name, line in zip(names, table, strict=True):
         rows = [row for row in every if row["method"] == name]
-        for title, said in zip(header, line, strict=True):
+        for title, quote in zip(header, line, strict=True):
             if title == "seeds":
-                assert len(rows) == int(said), name
+                assert len(rows) == int(quote), name
             if title in SETTINGS:
-                assert {float(row[SETTINGS[title]]) for row in rows} == {float(said)}, (name, title)
+                assert {float(row[SETTINGS[title]]) for row in rows} == {float(quote)}, (name, title)
             if title in COLUMNS:
                 values = [100 * float(row[COLUMNS[title]]) for row in rows]
-                places = len(said.split(" ")[0].partition(".")[2])
-                spread = " ± " in said or (title.startswith("test mAP") and len(rows) > 1)
+                places = len(quote.split(" ")[0].partition(".")[2])
+                spread = " ± " in quote or (title.startswith("test mAP") and len(rows) > 1)
                 expected = f"{mean(values):.{places}f}" + (f" ± {stdev(values):.{places}f}" if spread else "")
-                assert said == expected, (name, title)
+                assert quote == expected, (name, title)
+
+
+def test_every_result_file_states_its_draw() -> None:
+    (table,) = tables((ROOT / "results" / "README.md").read_text(encoding="utf-8"), "file", "what", "single positives")
+    draws = {quoted(file): draw for file, _, draw in table}
+    assert sorted(draws) == sorted(file.name for file in (ROOT / "results").glob("*.csv"))
+    for page, _, file in QUOTED:
+        if "earlier draw" in draws[file]:
+            text = (ROOT / page).read_text(encoding="utf-8")
+            assert "results.md#the-earlier-voc-draw" in text or "(#the-earlier-voc-draw)" in text, (page, file)
