@@ -30,8 +30,8 @@ from spml.data.formats.pack import Pack, load_pack
 from spml.labels import Labels, simulate
 from spml.metrics import f1, mean_average_precision
 from spml.recover import Recovered, calibrate, evaluate_recovery, expected_f1_thresholds, recover
+from spml.runs.folder import RunFolder, open_run
 from spml.train.evaluation import selection_score
-from spml.train.finished import FinishedRun, open_run
 from spml.train.linear import FeatureRows, HeadSpec, train_heads
 
 METHODS = "auto,em,lasd,an"
@@ -84,7 +84,7 @@ def main() -> None:
 
 def chosen_heads(
     pack: Pack, methods: list[str], seed: int, epochs: int, batch_size: int
-) -> Iterator[tuple[FinishedRun, list[Measured]]]:
+) -> Iterator[tuple[RunFolder, list[Measured]]]:
     """Of each method the head that single positives choose, as a run, and what the choice cost."""
     store = pack.features()
     rows = np.concatenate([pack.train, pack.val, pack.test])
@@ -127,7 +127,7 @@ def chosen_heads(
             "AP of single positives": max(judged, key=by_precision),
             "likelihood of single positives": max(judged, key=by_likelihood),
         }
-        run = FinishedRun(
+        run = RunFolder(
             folder=Path(method),
             record={"method": {"name": method}},
             best={},
@@ -156,7 +156,7 @@ def chosen_heads(
 # k, frequencies, thresholds, recovered labels
 
 
-def measure(run: FinishedRun, method: str, seed: int) -> Iterator[Measured]:
+def measure(run: RunFolder, method: str, seed: int) -> Iterator[Measured]:
     assert run.truth is not None, f"{run.folder} has no truth to compare with"
     validation, test = run.probabilities[run.validation], run.probabilities[run.test]
     true_validation, true_test = run.truth.dense(run.validation) > 0, run.truth.dense(run.test) > 0

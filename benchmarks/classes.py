@@ -134,13 +134,13 @@ def judge(classes: int, rows: int = JUDGED_ROWS) -> dict[str, float]:
 def recovery(classes: int) -> dict[str, float]:
     """Calibration, confidences, thresholds and the table of labels of a finished run."""
     from spml.recover import recover
-    from spml.train.finished import FinishedRun
+    from spml.runs.folder import RunFolder
 
     rows, rng = RECOVERED_ROWS, np.random.default_rng(0)
     probabilities = rng.random((rows, classes), np.float32)
     probabilities **= 2 * max(1, classes // 20)  # a handful of labels a row
     parts = np.split(np.arange(rows), [8 * rows // 10])
-    run = FinishedRun(
+    run = RunFolder(
         folder=Path("run"),
         record={"method": {"name": "an"}},
         best={},

@@ -74,7 +74,7 @@ def profile(scale: float) -> None:
         watch.enable()
         from spml.bench import quickstart
         from spml.report import write_report
-        from spml.train.finished import open_run
+        from spml.runs.folder import open_run
 
         imported = time.process_time() - began
         quickstart._train(Path(name, "auto"), "auto", {"train": round(8000 * scale), "test": round(1000 * scale)})

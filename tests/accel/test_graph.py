@@ -7,7 +7,7 @@ import torch
 from spml.data import ImageStore
 from spml.methods import METHODS, method
 from spml.models import build_classifier
-from spml.runs.checkpoint import read_tensors
+from spml.runs.files import read_tensors
 from spml.runs.log import read_log
 from spml.testing.contract import tiny_examples
 from spml.train.examples import Examples

@@ -14,7 +14,7 @@ from spml.bench import origin, packs, trials
 from spml.bench.protocols import load_protocol, shipped
 from spml.bench.search import Optuna, execute
 from spml.bench.trials import Runner, Source
-from spml.train.finished import open_run
+from spml.runs.folder import open_run
 from support.bench_pack import FINETUNE, LINEAR, write_pack
 from support.command import run
 from support.official_layouts import write_voc

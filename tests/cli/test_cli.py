@@ -19,8 +19,8 @@ from spml.cli import app
 from spml.cli.train import parse_settings
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
-from spml.runs.checkpoint import claimed, write_tensors
-from spml.train.finished import PREDICTIONS, refuse_among_data
+from spml.runs.files import lock_folder, write_tensors
+from spml.runs.folder import PREDICTIONS, check_output_path
 from support.command import run
 
 COLOURS = {"red": 0, "green": 1, "blue": 2}
@@ -141,7 +141,7 @@ def test_info_of_a_run_that_is_not_finished(spml, trained, tmp_path):
         shutil.copy(trained / name, tmp_path)
     code, text = spml("info", tmp_path)
     assert code == 0
-    for word in ("not finished", "auto", "small", "last.safetensors, log.jsonl, run.json"):
+    for word in ("unfinished", "auto", "small", "last.safetensors, log.jsonl, run.json"):
         assert word in text
     assert spml("info", tmp_path / "nothing")[0] == 2
 
@@ -378,7 +378,7 @@ def test_a_file_of_another_program_is_left_alone(spml, matrix, tmp_path):
 
 
 def test_two_commands_do_not_share_a_folder(spml, matrix, tmp_path):
-    with claimed(tmp_path / "run"):
+    with lock_folder(tmp_path / "run"):
         code, text = spml(*matrix, tmp_path / "run")
     assert code == 2
     assert f"another command is working in {tmp_path / 'run'}" in text
@@ -397,9 +397,9 @@ def test_a_folder_is_claimed_by_the_lock_that_is_there(tmp_path, monkeypatch):
         real(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with claimed(tmp_path):
+    with lock_folder(tmp_path):
         assert len(calls) == 2
-        with pytest.raises(InputError, match="another command is working"), claimed(tmp_path):
+        with pytest.raises(InputError, match="another command is working"), lock_folder(tmp_path):
             pass
     assert not (tmp_path / ".lock").exists()
 
@@ -461,8 +461,8 @@ def test_labels_do_not_replace_images_of_a_table(tmp_path):
     write_tensors(run / PREDICTIONS, {"probabilities": torch.zeros(1)}, {"source": source})
     for out in (tmp_path / "images" / "0.png", images / "a" / "0.JPG"):
         with pytest.raises(InputError, match="lies in the data folder"):
-            refuse_among_data(out, run)
-    refuse_among_data(tmp_path / "labels.csv", run)
+            check_output_path(out, run)
+    check_output_path(tmp_path / "labels.csv", run)
 
 
 def test_labels_do_not_replace_what_they_are_made_of(spml, matrix, tmp_path):
@@ -488,14 +488,14 @@ def test_a_run_broken_off_labels_and_says_so(spml, photos, trained, tmp_path):
     command = ("predict", photos / "red", "--out", tmp_path / "tags.csv", "--device", "cpu")
     code, text = spml(*command[:1], run, *command[1:])
     assert code == 0
-    assert f"the run in {run} is not finished, 2 of 3 epochs are done: repeat its `spml train` command" in text
+    assert f"{run} is an unfinished run (2 of 3 epochs). Run the same `spml train` command to resume it" in text
     assert "Labels of 12 images" in text
     code, text = spml(*command[:1], trained, *command[1:])
-    assert "not finished" not in text
+    assert "unfinished" not in text
     for refused in (("recover", run, "--out", tmp_path / "labels.csv"), (*command[:1], run, *command[1:], "--recover")):
         code, text = spml(*refused)
         assert code == 2
-        assert text.count("is not finished, 2 of 3 epochs are done") == 1
+        assert text.count("is an unfinished run (2 of 3 epochs)") == 1
 
 
 @pytest.mark.parametrize(("file", "content"), [("run.json", "{"), ("run.json", "{}"), ("names.json", "[1,")])
@@ -581,7 +581,7 @@ def test_an_interrupted_command_says_how_to_resume(spml, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spml.train.finished.describe", interrupt)
+    monkeypatch.setattr("spml.runs.folder.describe", interrupt)
     code, text = spml("info", ".")
     assert code == 130
     assert "Interrupted. Run the same command to resume." in text

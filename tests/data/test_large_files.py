@@ -38,10 +38,10 @@ from spml.models import build_classifier
 from spml.models.feature_classifier import FeatureClassifier
 from spml.predict import predictor as predict_module
 from spml.recover import recover
-from spml.runs.checkpoint import read_tensors
+from spml.runs.files import read_tensors
+from spml.runs.folder import RunFolder
 from spml.testing import contract as checks
 from spml.train.examples import Examples
-from spml.train.finished import FinishedRun
 from spml.train.linear import HeadResult, HeadSpec, group, train_heads
 from spml.train.linear import evaluator as judge
 from spml.train.loop import Run
@@ -568,7 +568,7 @@ def test_recovery_by_blocks_is_recovery_whole(monkeypatch: pytest.MonkeyPatch) -
     probabilities = draw.random((rows, classes)).astype(np.float32)
     probabilities[::50] = np.nan
     order = draw.permutation(rows)
-    run = FinishedRun(
+    run = RunFolder(
         folder=Path("run"),
         record={"method": {"name": "an"}},
         best={},

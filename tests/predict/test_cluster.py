@@ -124,7 +124,7 @@ def test_features_from_a_matrix_and_from_tables_are_labelled_alike(tables, tmp_p
 
 def test_recovery_of_new_rows_is_that_of_the_training_rows(tables, tmp_path):
     from spml.recover import recover
-    from spml.train.finished import open_run
+    from spml.runs.folder import open_run
 
     run = tables / "on-features"
     _, lines = labelled(run, tables / "lists.parquet", tmp_path / "found.parquet", recover=True, label_column="label")

@@ -32,8 +32,8 @@ from spml.recover import (
     label_studio_config,
     recover,
 )
-from spml.runs.checkpoint import written_beside
-from spml.train.finished import FinishedRun
+from spml.runs.files import atomic_path
+from spml.runs.folder import RunFolder
 
 CLASSES = ("cat", 'a "big" dog', "Straße, nass", "<b>&amp;", "鳥", "line\nbreak")
 
@@ -63,7 +63,7 @@ class World:
     def signed(self) -> np.ndarray:
         return np.where(self.truth, 1, -1).astype(np.int8)
 
-    def run(self, name: str = "a run", **changes: Any) -> FinishedRun:
+    def run(self, name: str = "a run", **changes: Any) -> RunFolder:
         rows = len(self.truth)
         train, validation, test = np.split(np.arange(rows), [rows // 2, 4 * rows // 5])
         known = self.known.copy()
@@ -82,7 +82,7 @@ class World:
             "test": test,
             "source": {},
         }
-        return FinishedRun(**(fields | changes))
+        return RunFolder(**(fields | changes))
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +91,12 @@ def world() -> World:
 
 
 @pytest.fixture(scope="module")
-def run(world: World) -> FinishedRun:
+def run(world: World) -> RunFolder:
     return world.run()
 
 
 @pytest.fixture(scope="module")
-def recovered(run: FinishedRun) -> Recovered:
+def recovered(run: RunFolder) -> Recovered:
     return recover(run)
 
 
@@ -352,7 +352,7 @@ def test_thresholds_are_near_those_of_the_truth(world: World) -> None:
 # Recovered labels
 
 
-def test_observed_labels_are_always_handed_back(recovered: Recovered, run: FinishedRun) -> None:
+def test_observed_labels_are_always_handed_back(recovered: Recovered, run: RunFolder) -> None:
     entries = recovered.entries
     rows, columns = run.labels.subset(recovered.rows).positives()
     handed = set(zip(entries.row[entries.observed].tolist(), entries.label[entries.observed].tolist(), strict=True))
@@ -362,7 +362,7 @@ def test_observed_labels_are_always_handed_back(recovered: Recovered, run: Finis
     assert low.observed.sum() == entries.observed.sum()
 
 
-def test_entries_say_why(recovered: Recovered, run: FinishedRun) -> None:
+def test_entries_say_why(recovered: Recovered, run: RunFolder) -> None:
     entries = recovered.entries
     assert (np.diff(entries.row) >= 0).all()
     believed = ~entries.observed
@@ -384,7 +384,7 @@ def test_entries_say_why(recovered: Recovered, run: FinishedRun) -> None:
     assert (earlier >= later)[same_row].all()
 
 
-def test_rows_asked_for(run: FinishedRun, recovered: Recovered) -> None:
+def test_rows_asked_for(run: RunFolder, recovered: Recovered) -> None:
     np.testing.assert_array_equal(recovered.rows, np.concatenate([run.train, run.validation]))
     everything = recover(run, rows="all")
     assert len(everything.rows) == len(run.names)
@@ -398,7 +398,7 @@ def test_rows_asked_for(run: FinishedRun, recovered: Recovered) -> None:
     assert recovered.summary().startswith(f"{(~entries.observed).sum():,} missing labels recovered in 1,600 rows")
 
 
-def test_recovered_labels_are_mostly_right(recovered: Recovered, run: FinishedRun) -> None:
+def test_recovered_labels_are_mostly_right(recovered: Recovered, run: RunFolder) -> None:
     assert run.truth is not None
     scores = evaluate_recovery(recovered, run.truth)
     assert scores.precision > 0.7
@@ -459,7 +459,7 @@ def test_known_negatives_are_never_recovered(world: World) -> None:
     assert not (found.present(run.train) & (known[run.train] < 0)).any()
 
 
-def test_labelled_rows_are_known_and_calibrate(world: World, run: FinishedRun) -> None:
+def test_labelled_rows_are_known_and_calibrate(world: World, run: RunFolder) -> None:
     rows = np.array([7, 900, 1700])
     labels = Labels.from_matrix(world.signed[rows], CLASSES)
     found = recover(run, labelled=(labels, rows))
@@ -506,7 +506,7 @@ def test_a_vague_k_is_said_aloud(world: World) -> None:
     assert recover(world.run()).notes == ()
 
 
-def test_recover_refuses(run: FinishedRun, recovered: Recovered) -> None:
+def test_recover_refuses(run: RunFolder, recovered: Recovered) -> None:
     with pytest.raises(InputError, match="rows is 'test'"):
         recover(run, rows="test")  # type: ignore[arg-type]
     for threshold in (0.0, 1.5, "f2", float("nan")):
@@ -673,8 +673,8 @@ def test_export_says_what_it_cannot_do(recovered: Recovered, tmp_path: Path) -> 
 
 def test_what_fails_beside_the_writing_is_no_failed_write(tmp_path: Path) -> None:
     def write() -> None:
-        with written_beside(tmp_path / "out") as beside:
-            beside.write_text("half")
+        with atomic_path(tmp_path / "out") as temporary:
+            temporary.write_text("half")
             raise OSError("the input went away")
 
     with pytest.raises(OSError, match="the input went away"):

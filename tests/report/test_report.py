@@ -38,9 +38,10 @@ from spml.report.markup import Html, hundred, join, percent, tag
 from spml.report.sections import precision_down_the_list
 from spml.report.studies import study_chart
 from spml.report.theme import PALETTE, script
-from spml.runs.checkpoint import write_tensors
+from spml.runs.files import write_tensors
+from spml.runs.folder import RunFolder, open_run
 from spml.train.examples import Examples
-from spml.train.finished import FinishedRun, finish, open_run
+from spml.train.finish import finish
 from spml.train.job import TrainJob, train_job
 from spml.train.loop import Run
 from spml.train.settings import TrainSettings
@@ -61,7 +62,7 @@ def a_run(
     shift: float = 0.0,
     log: tuple[dict, ...] = (),
     classes: tuple[str, ...] = CLASSES,
-) -> FinishedRun:
+) -> RunFolder:
     """A run that never trained: random truth, one label of it given, predictions that know a little of it."""
     rng = np.random.default_rng(seed)
     data = np.random.default_rng(99)
@@ -77,7 +78,7 @@ def a_run(
     epochs = [
         {"kind": "epoch", "step": e, "epoch": e, "loss": 1 / e, "validation_raw": 0.3 + 0.01 * e} for e in (1, 2, 3)
     ]
-    run = FinishedRun(
+    run = RunFolder(
         folder=folder,
         record={
             "spml": "0",
@@ -105,7 +106,7 @@ def a_run(
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A label-wise network, trained for a moment on built-in scenes, read back from its folder."""
     torch.set_num_threads(1)
     options = {"train": 50, "test": 20, "size": 32}
@@ -151,7 +152,7 @@ class Parsed(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def report(tmp_path: Path, *runs: FinishedRun, **options) -> tuple[Path, str, Parsed]:
+def report(tmp_path: Path, *runs: RunFolder, **options) -> tuple[Path, str, Parsed]:
     path = tmp_path / "report.html"
     write_report(runs, path, recovered=[None] * len(runs), **options)
     text = path.read_text(encoding="utf-8")
@@ -596,7 +597,7 @@ def test_refusals(tmp_path):
 # -- several runs -------------------------------------------------------------------------------------------------
 
 
-def several() -> list[FinishedRun]:
+def several() -> list[RunFolder]:
     runs = [a_run(Path(f"runs/an{seed}"), seed=seed) for seed in (0, 1, 2)]
     runs += [a_run(Path(f"runs/em{seed}"), name="em", seed=seed, shift=0.4) for seed in (3, 4)]
     full = runs[0].truth.subset(runs[0].train).fingerprint()
@@ -708,7 +709,7 @@ def test_the_landscape_has_the_network_itself_in_its_middle(trained):
     labels = trained.labels.subset(trained.train)
     made = method("role")
     made.prepare(Problem(labels, k=2.5, seeds=0))
-    from spml.runs.checkpoint import read_tensors
+    from spml.runs.files import read_tensors
 
     made.load_state_dict(read_tensors(trained.folder / "best-memory.safetensors")[0])
     with torch.no_grad():

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spml.train.finished import open_run
+from spml.runs.folder import open_run
 
 ROWS, DIM, CLASSES = 600, 12, 4
 

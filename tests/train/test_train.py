@@ -20,7 +20,8 @@ from spml.labels import Labels
 from spml.methods import method
 from spml.models import build_classifier
 from spml.runs import checkpoint
-from spml.runs.checkpoint import Writer, read_tensors, write_tensors
+from spml.runs.checkpoint import BackgroundWriter
+from spml.runs.files import read_tensors, write_tensors
 from spml.runs.log import read_log
 from spml.testing import contract as checks
 from spml.train.distributed import Processes
@@ -114,7 +115,7 @@ def test_a_writer_keeps_what_it_was_given_and_says_what_failed(tmp_path, monkeyp
     value, go_on = torch.zeros(3), threading.Event()
     save = checkpoint.save_file
     monkeypatch.setattr(checkpoint, "save_file", lambda *args, **kwargs: go_on.wait(60) and save(*args, **kwargs))
-    with Writer() as files:
+    with BackgroundWriter() as files:
         files.write((tmp_path / "a.safetensors", {"value": value}, {"step": 1}))
         value.fill_(1.0)  # training goes on
         assert not (tmp_path / "a.safetensors").exists()

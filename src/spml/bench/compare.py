@@ -24,8 +24,8 @@ from spml.report.page import page
 from spml.report.sections import Section
 from spml.report.studies import Study as Chart
 from spml.report.studies import studies_section
-from spml.runs.checkpoint import write_text
-from spml.train.finished import FinishedRun
+from spml.runs.files import write_text
+from spml.runs.folder import RunFolder
 
 MOST_PICTURED = 12  # runs that a report shows one by one
 
@@ -346,7 +346,7 @@ def _count_chosen(outcomes: Sequence[Outcome]) -> int:
     return sum(outcome.chosen for outcome in outcomes)
 
 
-def _pictured(outcomes: Sequence[Outcome], runner: Runner) -> tuple[list[FinishedRun], list[str]]:
+def _pictured(outcomes: Sequence[Outcome], runner: Runner) -> tuple[list[RunFolder], list[str]]:
     """The chosen runs of a protocol on one data set, of many those of the first seed; and the entries whose weights are
     not there."""
     chosen = [outcome for outcome in outcomes if outcome.chosen and not outcome.cell.varied]

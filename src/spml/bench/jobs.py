@@ -28,7 +28,7 @@ from spml.errors import DivergedError
 from spml.labels import Labels
 from spml.methods import METHODS, Method, method
 from spml.models import Classifier, build_classifier, classifier_from_description
-from spml.runs.checkpoint import read_tensors, write_text
+from spml.runs.files import read_tensors, write_text
 from spml.runs.log import read_log
 from spml.train.evaluation import predict
 from spml.train.examples import Examples

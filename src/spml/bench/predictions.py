@@ -12,8 +12,8 @@ from torch import Tensor
 from spml.data.formats.pack import Pack
 from spml.labels import Entries, Labels
 from spml.metrics import average_precision
-from spml.runs.checkpoint import write_tensors, write_text
-from spml.train.finished import PREDICTIONS, FinishedRun
+from spml.runs.files import write_tensors, write_text
+from spml.runs.folder import PREDICTIONS, RunFolder
 
 Shown = tuple[npt.NDArray[np.int64], Labels]
 
@@ -32,7 +32,7 @@ def labels_of_all(pack: Pack, shown: Shown) -> Labels:
 def keep_predictions(
     folder: Path, pack: Pack, shown: Shown, rows: npt.NDArray[np.int64], scores: Tensor, source: dict[str, Any]
 ) -> None:
-    """Write beside a trained network what `spml.train.finished.open_run` reads: the folder is then a finished run."""
+    """Write beside a trained network what `spml.runs.folder.open_run` reads: the folder is then a finished run."""
     probabilities = torch.full((len(pack), len(pack.classes)), torch.nan)
     probabilities[torch.from_numpy(rows)] = scores.float().cpu()
     parts = {"train": shown[0], "validation": pack.val, "test": pack.test}
@@ -43,7 +43,7 @@ def keep_predictions(
     write_tensors(folder / PREDICTIONS, tensors, {"source": source, "data": pack.directory.resolve().name})
 
 
-def class_precision(run: FinishedRun) -> list[float]:
+def class_precision(run: RunFolder) -> list[float]:
     """Average precision of every class on the test rows; a class without a positive counts 0, as in the papers."""
     assert run.truth is not None
     truth = run.truth.dense(run.test) > 0

@@ -17,9 +17,10 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import method
 from spml.models import build_classifier
+from spml.runs.folder import PREDICTIONS, RunFolder, open_run
 from spml.runs.log import read_log
 from spml.train.examples import Examples
-from spml.train.finished import PREDICTIONS, FinishedRun, finish, open_run
+from spml.train.finish import finish
 from spml.train.loop import Run
 from spml.train.settings import TrainSettings
 
@@ -40,7 +41,7 @@ SETTINGS = TrainSettings(
 class Outcome:
     """What one method reached."""
 
-    run: FinishedRun
+    run: RunFolder
     test_map: float
     recovered: int
     missing: int
@@ -106,7 +107,7 @@ def _watch(folder: Path, jobs: dict[str, Future[None]], progress: bool) -> None:
                 return
 
 
-def _outcome(run: FinishedRun) -> Outcome:
+def _outcome(run: RunFolder) -> Outcome:
     """Test mAP, and of the labels missing from the training scenes how many the believed ones hold."""
     from spml.recover import recover
 

@@ -13,7 +13,7 @@ from spml.bench.search import Outcome, execute
 from spml.bench.studies import MEASURES, interval_rows
 from spml.bench.trials import Runner
 from spml.errors import InputError
-from spml.runs.checkpoint import claimed, write_text
+from spml.runs.files import lock_folder, write_text
 from spml.train.loop import choose_device
 
 OPTUNA_HEADS = 8  # linear heads that optuna asks for at a time: they are trained as one matrix
@@ -64,7 +64,7 @@ def run(
     BenchTable
         The table of results; `out` holds it as table.md and table.csv, all runs as runs.csv, and report.html.
     """
-    with claimed(out):
+    with lock_folder(out):
         runner = Runner(plan.sources, out / "runs", device=device, workers=workers, say=say)
         at_once = OPTUNA_HEADS if plan.protocol.features else workers
         optuna = replace(plan.optuna, at_once=at_once) if plan.optuna else None

@@ -40,8 +40,8 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import METHODS
 from spml.models import build_classifier
-from spml.runs.checkpoint import read_tensors, write_tensors, write_text
-from spml.train.finished import FinishedRun, open_run
+from spml.runs.files import atomic_path, read_tensors, write_tensors, write_text
+from spml.runs.folder import RunFolder, open_run
 from spml.train.linear import HeadResult, HeadSpec, train_heads
 from spml.train.loop import choose_device
 from spml.train.pooled_features import pooled_features
@@ -252,9 +252,8 @@ class Runner:
             images = source.pack.images(trial.image_size, cache_path=self.out)
             every = np.arange(len(source.pack))
             made = pooled_features(classifier, images, every, device)
-            beside = path.with_suffix(".part.npy")
-            np.save(beside, made.batch(every).numpy())
-            beside.replace(path)
+            with atomic_path(path) as temporary:
+                np.save(temporary, made.batch(every).numpy())
         return FeatureStore(path)
 
     def _run_heads(self, trials: Sequence[Trial], clock: _Clock) -> None:
@@ -324,7 +323,7 @@ class Runner:
         for path in {self.path(trial) for trial in trials if trial.features} - kept:
             path.with_suffix(".safetensors").unlink(missing_ok=True)
 
-    def finished(self, trial: Trial) -> FinishedRun | None:
+    def finished(self, trial: Trial) -> RunFolder | None:
         """The trial as a finished run, as the report takes it; None where its predictions were not kept."""
         path = self.path(trial)
         if not trial.features:
@@ -341,7 +340,7 @@ class Runner:
         blocks = np.array_split(np.arange(len(pack)), max(1, len(pack) // 4096))
         logits = torch.cat([store.batch(rows) @ tensors["weight"] + tensors["bias"] for rows in blocks])
         taught = trial.draw.shown(pack, METHODS[trial.method].needs.labels)[1]
-        return FinishedRun(
+        return RunFolder(
             folder=path.with_suffix(""),
             record={
                 "method": {"name": trial.method, **trial.settings},

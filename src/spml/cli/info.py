@@ -7,6 +7,6 @@ EXAMPLE = "spml info runs/photos"
 
 def command(run: RunArgument) -> None:
     """Show a run's data, method, settings, best epoch and files."""
-    from spml.train.finished import describe
+    from spml.runs.folder import describe
 
     print_table(("", ""), [(name, str(value)) for name, value in describe(run).items()])

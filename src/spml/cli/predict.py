@@ -34,7 +34,7 @@ def command(
     device: DeviceOption = "auto",
 ) -> None:
     """Predict labels for new examples. Needs neither a GPU nor the training data."""
-    from spml.train.finished import unfinished
+    from spml.runs.folder import unfinished
 
     if not recover and (problem := unfinished(run)):
         typer.echo(f"spml: {problem}. Using its best epoch so far.", err=True)

@@ -29,10 +29,10 @@ def command(
     from spml.recover import export
     from spml.recover import recover as recover_labels
     from spml.recover.labelled import read_labelled
-    from spml.train.finished import open_run, refuse_among_data
+    from spml.runs.folder import check_output_path, open_run
 
     finished = open_run(run)
-    refuse_among_data(out, run)
+    check_output_path(out, run)
     full_labels = None if labelled is None else read_labelled(labelled, finished)
     recovered = recover_labels(finished, labelled=full_labels, k=k)
     export(recovered, out, format=format)

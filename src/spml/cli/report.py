@@ -19,12 +19,12 @@ def command(
 ) -> None:
     """Write an HTML report of one run, or a comparison of several: curves, tables and pictures in one file."""
     from spml.report import loss_landscape, write_report
-    from spml.train.finished import open_run, refuse_among_data
+    from spml.runs.folder import check_output_path, open_run
 
     if landscape and len(runs) < 2:
         raise InputError("--landscape compares networks: give at least two runs")
     finished = [open_run(run) for run in runs]
     for run in runs:
-        refuse_among_data(out, run)
+        check_output_path(out, run)
     write_report(finished, out, landscapes={run.name: loss_landscape(run) for run in finished} if landscape else None)
     typer.echo(f"Report: {out}")

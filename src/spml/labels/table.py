@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from spml.atomic import atomic_path
 from spml.errors import InputError
 from spml.labels.entries import Entries, Int8, Int32, Int64, row_blocks
 from spml.labels.inputs import (
@@ -387,8 +388,7 @@ class Labels:
     # Keeping it
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one .npz file, whole or not at all: it is written beside `path`, then renamed."""
-        target = Path(path)
+        """Write one .npz file atomically."""
         header: dict[str, Any] = {"format": _FORMAT, "classes": self._classes, "origin": self.origin}
         arrays: dict[str, npt.NDArray[Any]] = {}
         if isinstance(self._store, Entries):
@@ -399,15 +399,8 @@ class Labels:
         if self._ids is not None:
             arrays["ids"] = self._ids
         arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
-            with beside.open("wb") as file:
-                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Labels:

@@ -6,7 +6,6 @@ holds the network; rows pass through in blocks, and nobody ever holds the table.
 """
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 import torch
 from pyarrow import dataset
 
+from spml.atomic import atomic_path
 from spml.errors import InputError
 from spml.predict.predictor import FEATURE_ROWS, IMAGE_ROWS, Block, Labeller, TableRows, check_label_column, readable
 
@@ -77,16 +77,13 @@ def predict_table(
             memory=2 * size,  # what differs in its needs stays a stage of its own
         )
     )
-    beside = out.with_name(f".{out.name}.part")
-    shutil.rmtree(beside, ignore_errors=True)
     try:
-        lines.write_parquet(str(beside))
+        with atomic_path(out) as temporary:
+            lines.write_parquet(str(temporary))
     except ray.exceptions.RayTaskError as error:
-        shutil.rmtree(beside, ignore_errors=True)
         if said := re.search(rf"^{InputError.__module__}.InputError: (.*)$", str(error), re.MULTILINE):
             raise InputError(said[1]) from error  # of the error itself only its text comes back from a worker
         raise
-    beside.rename(out)
     return int(dataset.dataset(out, format="parquet").count_rows())
 
 

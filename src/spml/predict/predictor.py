@@ -27,9 +27,9 @@ from spml.errors import InputError
 from spml.models import Classifier
 from spml.recover import Calibration
 from spml.recover import recover as recover_labels
-from spml.runs.checkpoint import read_json, writing, written_beside
+from spml.runs.files import atomic_path, explain_write_errors, read_json
+from spml.runs.folder import best_network, check_output_path, open_run
 from spml.train.allocator import keep_freed_memory
-from spml.train.finished import best_network, open_run, refuse_among_data
 from spml.train.loop import choose_device
 
 FORMATS = (".csv", ".parquet", ".jsonl")
@@ -68,7 +68,7 @@ def predict_files(
     if out.suffix not in FORMATS:
         raise InputError(f"{out}: the file must end in {', '.join(FORMATS)}")
     check_label_column(label_column, recover)
-    refuse_among_data(out, run)
+    check_output_path(out, run)
     if out.resolve() in [path.resolve() for path in inputs]:
         raise InputError(f"--out {out} is what shall be labelled: name another file")
     label = Labeller(run, threshold=threshold, top=top, device=device, recover=recover)
@@ -386,7 +386,7 @@ def _writer(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]
 
     def flush() -> None:
         if waiting:
-            with writing(out):
+            with explain_write_errors(out):
                 append(pa.concat_tables(waiting))
             waiting.clear()
 
@@ -397,12 +397,12 @@ def _writer(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]
         if sum(len(table) for table in waiting) >= _LINES:
             flush()
 
-    with written_beside(out, shared=True) as beside, ExitStack() as open_file:
-        with writing(out):
-            append = open_file.enter_context(_sink(beside, out.suffix, schema))
+    with atomic_path(out) as temporary, ExitStack() as open_file:
+        with explain_write_errors(out):
+            append = open_file.enter_context(_sink(temporary, out.suffix, schema))
         yield write
         flush()
-        with writing(out):
+        with explain_write_errors(out):
             open_file.close()
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from spml.errors import InputError
 from spml.recover.labels import Recovered
-from spml.runs.checkpoint import writing, written_beside
+from spml.runs.files import atomic_path, explain_write_errors
 
 _SUFFIX_FORMATS = {".csv": "csv", ".parquet": "parquet"}
 _JSON_FORMATS = ("coco", "label-studio", "fiftyone")
@@ -57,13 +57,13 @@ def export(recovered: Recovered, path: str | os.PathLike[str], *, format: str | 
         )
     if name not in FORMATS:
         raise InputError(f"there is no format {name!r}: there are {', '.join(FORMATS)}.")
-    with written_beside(target, shared=True) as beside, writing(target):
+    with atomic_path(target) as temporary, explain_write_errors(target):
         if name in ("csv", "parquet"):
-            with beside.open("wb") as binary:
+            with temporary.open("wb") as binary:
                 _write_table(recovered, binary, name)
         else:
             writer = {"coco": _write_coco, "label-studio": _write_label_studio, "fiftyone": _write_fiftyone}[name]
-            with beside.open("w", encoding="utf-8") as text:
+            with temporary.open("w", encoding="utf-8") as text:
                 writer(recovered, text, prefix)
 
 

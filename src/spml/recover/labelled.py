@@ -8,10 +8,10 @@ import numpy.typing as npt
 from spml.data.formats.columns import read_table
 from spml.errors import InputError
 from spml.labels import Labels
-from spml.train.finished import FinishedRun
+from spml.runs.folder import RunFolder
 
 
-def read_labelled(path: Path, run: FinishedRun) -> tuple[Labels, npt.NDArray[np.int64]]:
+def read_labelled(path: Path, run: RunFolder) -> tuple[Labels, npt.NDArray[np.int64]]:
     """Labels of some rows of the run, and the rows' numbers, from a CSV with the columns name and label.
 
     One line a label; a row without any label is one line with an empty label. What is not listed is absent.

@@ -17,7 +17,7 @@ from spml.labels.entries import row_blocks
 from spml.labels.inputs import row_indices
 
 if TYPE_CHECKING:
-    from spml.train.finished import FinishedRun
+    from spml.runs.folder import RunFolder
 
 _UNSURE = 2.0  # missing labels a row: how many times the low end of their interval may fit into the high one
 
@@ -146,7 +146,7 @@ class RecoveryScores:
 
 
 def recover(
-    run: FinishedRun,
+    run: RunFolder,
     *,
     rows: Literal["train", "all"] = "train",
     labelled: tuple[Labels, npt.ArrayLike] | None = None,
@@ -261,7 +261,7 @@ def _calibrating(known: Int8, rows: Int64) -> Int64:
     return rows[(known[rows] > 0).any(axis=1)]
 
 
-def _add_labelled(run: FinishedRun, known: Int8, labels: Labels, rows: npt.ArrayLike) -> Int64:
+def _add_labelled(run: RunFolder, known: Int8, labels: Labels, rows: npt.ArrayLike) -> Int64:
     """Write some rows' labels into what is known; returns the rows' numbers."""
     index = row_indices(rows, len(known))
     if labels.classes != run.classes:

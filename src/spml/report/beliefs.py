@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from spml import metrics
-from spml.train.finished import FinishedRun
+from spml.runs.folder import RunFolder
 
 Bool = npt.NDArray[np.bool_]
 Int8 = npt.NDArray[np.int8]
@@ -28,7 +28,7 @@ class Recovered(Protocol):
     def present(self, rows: Any) -> Bool: ...
 
 
-def believed(run: FinishedRun, recovered: Recovered | None) -> tuple[Float32, Bool]:
+def believed(run: RunFolder, recovered: Recovered | None) -> tuple[Float32, Bool]:
     """For every row and label, how sure the run is of it and whether it counts as present, both (N, L).
 
     Without recovered labels: the probability, and present from one half on.
@@ -64,7 +64,7 @@ class Beliefs:
     Labels are recovered for the rows that came with one: those of train and validation.
     """
 
-    def __init__(self, run: FinishedRun, recovered: Recovered | None = None) -> None:
+    def __init__(self, run: RunFolder, recovered: Recovered | None = None) -> None:
         self.run = run
         self.notes = () if recovered is None else recovered.notes
         self.confidence, self.present = believed(run, recovered)
@@ -161,6 +161,6 @@ def mean(values: Float64) -> float:
     return float(there.mean()) if len(there) else float("nan")
 
 
-def saw_more(run: FinishedRun) -> bool:
+def saw_more(run: RunFolder) -> bool:
     """Whether the run learned from other labels than those given: a reference on the truth, not a method to use."""
     return bool(run.labels.subset(run.train).fingerprint() != run.record["data"]["labels"])

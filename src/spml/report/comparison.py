@@ -16,7 +16,7 @@ from spml.report.figures import Bar, Series, bars, figure, line_chart, scatter
 from spml.report.landscape import Landscape, landscape_chart
 from spml.report.markup import Html, count, hundred, join, percent, tag
 from spml.report.sections import MAP, Section, data_name, flat, noun, precision_down_the_list, sections, summary
-from spml.train.finished import FinishedRun
+from spml.runs.folder import RunFolder
 
 Landscapes = Mapping[str, Landscape]
 """Loss landscapes by the name of their run."""
@@ -75,13 +75,13 @@ def groups(beliefs: Sequence[Beliefs]) -> list[Group]:
     return [replace(group, more=each > min(shown) + 0.05) for group, each in zip(named, shown, strict=True)]
 
 
-def _labels_a_row(run: FinishedRun) -> float:
+def _labels_a_row(run: RunFolder) -> float:
     """How many labels of a training row were given, in the mean."""
     counts = run.labels.subset(run.train).counts()
     return float((counts.positives + counts.negatives).sum()) / max(len(run.train), 1)
 
 
-def _decided(run: FinishedRun) -> dict[str, Any]:
+def _decided(run: RunFolder) -> dict[str, Any]:
     """Everything that decides a run's outcome but the seed and the weights it started from."""
     given = {"rows": len(run.train), "labels": f"{_labels_a_row(run):.1f} a row"}
     parts = {**{name: run.record.get(name) for name in ("method", "train", "model", "k")}, "given": given}
@@ -348,5 +348,5 @@ def _runs(all_groups: Sequence[Group]) -> Iterator[Html]:
             place += 1
 
 
-def _seed(run: FinishedRun) -> str:
+def _seed(run: RunFolder) -> str:
     return f"seed {run.record['train']['seed']}"

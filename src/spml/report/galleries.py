@@ -15,7 +15,7 @@ from spml.errors import InputError
 from spml.models import Classifier
 from spml.report.beliefs import Beliefs, Bool
 from spml.report.markup import Html, count, percent, tag
-from spml.train.finished import FinishedRun
+from spml.runs.folder import RunFolder
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
@@ -31,7 +31,7 @@ _TOP = 5
 _CHIPS = 8
 
 
-def pixels(run: FinishedRun, row: int) -> UInt8 | None:
+def pixels(run: RunFolder, row: int) -> UInt8 | None:
     """A row's image (H, W, 3), or None where there is none or it can no longer be read."""
     if not isinstance(run.store, ImageStore):
         return None
@@ -93,7 +93,7 @@ def card(beliefs: Beliefs, row: int, size: int, focus: int | None = None) -> Htm
     )
 
 
-def _chips(run: FinishedRun, kinds: dict[int, str], focus: int | None) -> Iterator[Html]:
+def _chips(run: RunFolder, kinds: dict[int, str], focus: int | None) -> Iterator[Html]:
     for kind, (sign, words) in KINDS.items():
         labels = [label for label, its in kinds.items() if its == kind]
         labels.sort(key=lambda label: label != focus)

@@ -19,8 +19,8 @@ from spml.report.axes import Axis
 from spml.report.beliefs import saw_more
 from spml.report.figures import heat_map
 from spml.report.markup import Html
-from spml.runs.checkpoint import read_tensors
-from spml.train.finished import FinishedRun
+from spml.runs.files import read_tensors
+from spml.runs.folder import RunFolder
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Of logits (B, L), labels (B, L) and positions among the training rows (B,)."""
@@ -41,7 +41,7 @@ class Landscape:
 
 @torch.no_grad()
 def loss_landscape(
-    run: FinishedRun,
+    run: RunFolder,
     examples: int = 256,
     *,
     steps: int = 11,
@@ -86,13 +86,13 @@ def loss_landscape(
     return Landscape(values, offsets)
 
 
-def training_labels(run: FinishedRun) -> Labels:
+def training_labels(run: RunFolder) -> Labels:
     """What the run learned from: the labels given, or for a reference on full labels the truth."""
     source = run.truth if saw_more(run) and run.truth is not None else run.labels
     return source.subset(run.train)
 
 
-def own_loss(run: FinishedRun, labels: Labels) -> Loss:
+def own_loss(run: RunFolder, labels: Labels) -> Loss:
     """The objective of the run's method, with what it remembered at the best epoch."""
     settings: Mapping[str, Any] = {key: value for key, value in run.record["method"].items() if key != "name"}
     made: Method = method(run.method, **settings)

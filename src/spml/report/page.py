@@ -13,12 +13,12 @@ from spml.report.markup import Html, join, tag
 from spml.report.sections import Section, data_name, sections, summary
 from spml.report.studies import Study, studies_section
 from spml.report.theme import script, style
-from spml.runs.checkpoint import writing, written_beside
-from spml.train.finished import FinishedRun
+from spml.runs.files import atomic_path, explain_write_errors
+from spml.runs.folder import RunFolder
 
 
 def write_report(
-    runs: Sequence[FinishedRun],
+    runs: Sequence[RunFolder],
     path: str | Path,
     *,
     recovered: Sequence[Recovered | None] | None = None,
@@ -81,7 +81,7 @@ def page(title: str, kicker: str, opening: Html, parts: Sequence[Section]) -> st
 
 
 def _write(path: Path, text: str) -> None:
-    with writing(path):
+    with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with written_beside(path, shared=True) as beside, writing(path):
-        beside.write_text(text, encoding="utf-8")
+    with atomic_path(path) as temporary, explain_write_errors(path):
+        temporary.write_text(text, encoding="utf-8")

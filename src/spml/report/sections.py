@@ -14,7 +14,7 @@ from spml.report.beliefs import Beliefs, saw_more
 from spml.report.figures import Bar, Series, bars, figure, heat_map, histogram, line_chart, numbers
 from spml.report.galleries import galleries, legend_of_chips, looks
 from spml.report.markup import Html, count, hundred, join, percent, tag
-from spml.train.finished import FinishedRun
+from spml.runs.folder import RunFolder
 
 MAP = (
     "mAP, mean average precision, asks for each label whether the rows that have it come before those that do not "
@@ -40,16 +40,16 @@ class Section:
         return tag("section", head, tag("p", self.intro, class_="intro") if self.intro else None, self.body)
 
 
-def data_name(run: FinishedRun) -> str:
+def data_name(run: RunFolder) -> str:
     """The data's own name, without the folders above it."""
     return Path(str(run.source["path"])).name or str(run.source["path"])
 
 
-def noun(run: FinishedRun) -> str:
+def noun(run: RunFolder) -> str:
     return "row" if isinstance(run.store, FeatureStore) else "image"
 
 
-def method_in_words(run: FinishedRun) -> Html:
+def method_in_words(run: RunFolder) -> Html:
     """The method's name, what it does in a sentence, and whose it is."""
     known = METHODS.get(run.method)
     told = None if known is None else join(": ", known.summary, f" ({known.paper})")
@@ -140,7 +140,7 @@ def _pictures(beliefs: Beliefs, prefix: str, each: int, size: int) -> Section:
     return Section(f"{prefix}recovered", "Recovered labels", body, intro)
 
 
-def _training(run: FinishedRun, prefix: str) -> Iterator[Section]:
+def _training(run: RunFolder, prefix: str) -> Iterator[Section]:
     epochs = run.epochs()
     if not epochs:
         return
@@ -309,7 +309,7 @@ def _where_it_looks(beliefs: Beliefs, prefix: str, size: int) -> Iterator[Sectio
         )
 
 
-def _settings(run: FinishedRun) -> Html:
+def _settings(run: RunFolder) -> Html:
     """Everything that decided the outcome, folded away."""
     parts = {key: run.record.get(key) for key in ("spml", "method", "train", "model", "k")}
     rows = [[name, str(value)] for name, value in flat(parts)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spml.errors import InputError
-from spml.runs.checkpoint import write_text
+from spml.runs.files import write_text
 
 
 class Tracker(Protocol):

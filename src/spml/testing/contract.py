@@ -470,7 +470,7 @@ def _one_of_two(rank: int, names: list[str], temporary: str) -> None:
 
 
 def _same_weights(name: str, alone: Path, together: Path) -> None:
-    from spml.runs.checkpoint import read_tensors
+    from spml.runs.files import read_tensors
 
     ones, twos = read_tensors(alone / "last.safetensors")[0], read_tensors(together / "last.safetensors")[0]
     for key, value in ones.items():

@@ -18,10 +18,10 @@ from spml.errors import InputError
 from spml.methods import Method, method
 from spml.models import build_classifier
 from spml.models.feature_classifier import FeatureClassifier
-from spml.runs.checkpoint import claimed, read_json, read_record
+from spml.runs.files import lock_folder, read_json, read_record
 from spml.runs.log import tracker
 from spml.train.examples import Examples
-from spml.train.finished import finish
+from spml.train.finish import finish
 from spml.train.head import head_for
 from spml.train.loop import Run, choose_device
 from spml.train.settings import TrainSettings
@@ -122,7 +122,7 @@ def _make_way(run: Run) -> None:
     """A run begun with other settings that has made no step is forgotten: nothing is lost, and it blocks nobody."""
     begun, last, best = (run.folder / name for name in ("run.json", "last.safetensors", "best.safetensors"))
     if run.processes.first and begun.exists():
-        with claimed(run.folder):
+        with lock_folder(run.folder):
             before = read_json(begun, "spml", "method", "train") if begun.exists() else None
             made_steps = best.exists() or (last.exists() and read_record(last)["step"] > 0)
             if before not in (None, json.loads(json.dumps(run.record()))) and not made_steps:

@@ -35,17 +35,14 @@ from spml.methods import Batch, Clock, Geometry, Method, Problem
 from spml.models import Classifier, Head
 from spml.models.feature_classifier import FeatureClassifier
 from spml.runs.checkpoint import (
-    File,
-    Writer,
-    claimed,
+    BackgroundWriter,
+    TensorFile,
     load_optimiser,
     optimiser_tensors,
-    read_json,
-    read_tensors,
     with_prefix,
     without_prefix,
-    write_text,
 )
+from spml.runs.files import lock_folder, read_json, read_tensors, write_text
 from spml.runs.log import RunLog, Tracker
 from spml.train.allocator import keep_freed_memory
 from spml.train.distributed import Processes
@@ -142,7 +139,7 @@ class Run:
         if self.device.type == "cpu":
             keep_freed_memory()
         self.progress = progress and self.processes.first
-        self._files = Writer()
+        self._files = BackgroundWriter()
         self.log = RunLog(self.folder / "log.jsonl", trackers if self.processes.first else ())
 
         self._looks_first = method.needs.soft_labels and self._worth_a_look(classifier)
@@ -411,7 +408,7 @@ class Run:
 
     def fit(self) -> dict[str, Any]:
         """Train to the end; returns the best epoch's {score, epoch, weights}."""
-        with claimed(self.folder) if self.processes.first else nullcontext(), self._files:
+        with lock_folder(self.folder) if self.processes.first else nullcontext(), self._files:
             self._open()
             steps = self.batches * self.settings.epochs
             with self._progress(steps) as advance, self._interruptible():
@@ -506,7 +503,7 @@ class Run:
             learning_rate=float(self.optimiser.param_groups[0]["lr"]),
         )
 
-    def _keep_best(self, epoch: int, scores: dict[str, float]) -> list[File]:
+    def _keep_best(self, epoch: int, scores: dict[str, float]) -> list[TensorFile]:
         """The files of this epoch, if it is the best so far.
 
         Without validation the last epoch is the best, with averaged weights where there are any.
@@ -551,7 +548,7 @@ class Run:
             self.log.cut(self.step)
         self.processes.wait()
 
-    def _save(self, *before: File) -> None:
+    def _save(self, *before: TensorFile) -> None:
         """A checkpoint, after these files."""
         if not self.processes.first:
             return

@@ -13,7 +13,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -22,6 +21,7 @@ import numpy.typing as npt
 import torch
 from PIL import ExifTags, Image, UnidentifiedImageError
 
+from spml.atomic import atomic_path, lock_folder
 from spml.errors import InputError
 from spml.labels.inputs import row_indices
 
@@ -503,9 +503,9 @@ class ImageStore:
     def _prepare_file(self, file: Path, progress: bool) -> None:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with _sole_writer(file.parent) as sole:
+            with lock_folder(file.parent, wait=True, name=".images.lock"):  # decode in one process only
                 if not self._map(file):
-                    self._write(file, sole, progress)
+                    self._write(file, progress)
                     if not self._map(file):
                         raise InputError(f"{file}: the decoded images were written but cannot be read back.")
         except OSError as error:
@@ -528,9 +528,7 @@ class ImageStore:
         self._pixels, self._bad = pixels, bad
         return True
 
-    def _write(self, file: Path, sole: bool, progress: bool) -> None:
-        for left in file.parent.glob(f".{file.stem}.*.part") if sole else ():
-            left.unlink(missing_ok=True)  # a killed run's: nobody else writes in this folder now
+    def _write(self, file: Path, progress: bool) -> None:
         free = shutil.disk_usage(file.parent).free
         if free < self.nbytes:
             raise InputError(
@@ -539,12 +537,12 @@ class ImageStore:
         self._bad = {}
         blank = bytes(3 * self.size * self.size)
         header = {"descr": "|u1", "fortran_order": False, "shape": self._shape}
-        with _beside(file) as part:
+        with atomic_path(file) as temporary, temporary.open("wb") as part:
             np.lib.format.write_array_header_1_0(part, header)
             for _, pixels in self._decoded(range(len(self)), progress):
                 part.write(blank if pixels is None else pixels.data)
-            with _beside(file.with_suffix(".json")) as listed:  # first, so that the pixels never stand without it
-                listed.write(json.dumps(sorted(self._bad.items())).encode())
+            with atomic_path(file.with_suffix(".json")) as listed:  # first, so that the pixels are never without it
+                listed.write_text(json.dumps(sorted(self._bad.items())), encoding="utf-8")
 
 
 def free_memory() -> int:
@@ -634,37 +632,3 @@ class _Archives:
             raise _Unreadable("the zip file has no such member") from error
         except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:
             raise _Unreadable(f"the zip file cannot be read ({error})") from error
-
-
-@contextmanager
-def _sole_writer(folder: Path) -> Iterator[bool]:
-    """Wait until no other process writes in the folder; False where the system cannot lock one."""
-    try:
-        import fcntl
-    except ImportError:
-        yield False
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            sole = True
-        except OSError:  # some network file systems
-            sole = False
-        yield sole
-    finally:
-        os.close(handle)  # and with it the lock
-
-
-@contextmanager
-def _beside(file: Path) -> Iterator[io.BufferedWriter]:
-    """A file to write in, renamed to `file` at the end, gone on any error."""
-    part = file.with_name(f".{file.stem}.{os.getpid()}{file.suffix}.part")
-    try:
-        with part.open("wb") as handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)

@@ -1,6 +1,5 @@
-"""A finished run: the trained network, what was known of every row, and what the network says of it."""
+"""Run folders: the trained network, the observed labels and the predictions, read back from disk."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from spml.data.dataset import Dataset
 from spml.data.detect import open_data
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import SUFFIXES, ImageStore
@@ -18,61 +15,36 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.models import Classifier, classifier_from_description
 from spml.models.feature_classifier import FeatureClassifier, feature_classifier_from_description
-from spml.runs.checkpoint import read_json, read_record, read_tensors, write_tensors, write_text
+from spml.runs.files import read_json, read_record, read_tensors
 from spml.runs.log import read_log
-from spml.train.evaluation import predict
-from spml.train.loop import Run
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 
 PREDICTIONS = "predictions.safetensors"
 
-_TABLES = (".csv", ".tsv", ".parquet", ".pq")  # what `open_data` takes for a table
-
-
-def finish(run: Run, dataset: Dataset, source: dict[str, Any]) -> None:
-    """Write beside a trained network what the commands after training need: predictions for all rows, the labels.
-
-    `source` is {"path": …, "options": {…}}: how the data was opened, so that its images can be found again.
-    """
-    folder, processes = run.folder, run.processes
-    network = best_network(folder) if processes.first else _new_network(run.record()["model"])
-    network.to(run.device)
-    processes.synchronise(list(network.state_dict().values()))  # the first one's files may be on another machine
-    rows = np.concatenate([dataset.train, dataset.validation, dataset.test])
-    precision = run.settings.precision
-    scores = predict(network, dataset.store, rows, device=run.device, precision=precision, processes=processes).cpu()
-    if processes.first:
-        probabilities = torch.full((len(dataset), len(dataset.classes)), torch.nan)
-        probabilities[torch.from_numpy(rows)] = scores
-        parts = {name: torch.from_numpy(getattr(dataset, name)) for name in ("train", "validation", "test")}
-        dataset.labels.save(folder / "labels.npz")
-        if dataset.truth is not None:
-            dataset.truth.open().save(folder / "truth.npz")
-        write_text(folder / "names.json", json.dumps(dataset.names.tolist()))
-        record = {"source": source, "data": dataset.name}
-        write_tensors(folder / PREDICTIONS, {"probabilities": probabilities, **parts}, record)
-    processes.wait()
+_RESUME = "Run the same `spml train` command to resume it"
+_TABLES = (".csv", ".tsv", ".parquet", ".pq")  # suffixes that `open_data` takes for tables
 
 
 def best_network(folder: Path) -> Classifier | FeatureClassifier:
     """The network of a run's best epoch."""
     tensors, record = read_tensors(folder / "best.safetensors")
-    network = _new_network(record["model"])
+    network = new_network(record["model"])
     network.load_state_dict(tensors)
     return network.eval()
 
 
-def _new_network(model: dict[str, Any]) -> Classifier | FeatureClassifier:
+def new_network(model: dict[str, Any]) -> Classifier | FeatureClassifier:
+    """A network as described in run.json, with random weights."""
     make = feature_classifier_from_description if "features" in model else classifier_from_description
     network: Classifier | FeatureClassifier = make(model)
     return network
 
 
 @dataclass(frozen=True)
-class FinishedRun:
-    """The files of a run folder, read."""
+class RunFolder:
+    """The content of a finished run's folder, as read by `open_run`."""
 
     folder: Path
     record: dict[str, Any]
@@ -80,20 +52,20 @@ class FinishedRun:
     best: dict[str, Any]
     """{score, epoch, weights} of the best epoch."""
     log: list[dict[str, Any]]
-    """log.jsonl: one line of kind "epoch" an epoch, with loss and validation_raw, validation_averaged."""
+    """log.jsonl: one line of kind "epoch" per epoch, with loss, validation_raw and validation_averaged."""
     names: list[str]
-    """One name a row."""
+    """One name per row."""
     labels: Labels
-    """What was known of every row."""
+    """The observed labels of every row."""
     truth: Labels | None
-    """All labels of every row, where somebody knows them; unknown entries are 0."""
+    """The full labels, if known; entries that are unknown are 0."""
     probabilities: Float32
-    """(N, L), NaN for rows in none of the three parts."""
+    """Predictions of shape (N, L); NaN for rows outside of the three parts."""
     train: Int64
     validation: Int64
     test: Int64
     source: dict[str, Any]
-    """How the data was opened: {"path", "options"}."""
+    """How to open the data again: {"path", "options"}."""
 
     @property
     def name(self) -> str:
@@ -108,27 +80,27 @@ class FinishedRun:
         return self.labels.classes
 
     def describe(self) -> dict[str, Any]:
-        """What the run is, in words and numbers."""
+        """A summary of the run: data, method, settings, best epoch."""
         return {
             "data": self.source["path"],
             "rows": f"{len(self.train)} train, {len(self.validation)} held out, {len(self.test)} test",
-            **_begun(self.record, self.log),
+            **_summary(self.record, self.log),
             "best epoch": self.best["epoch"],
             "held-out score": "-" if self.best["score"] is None else round(self.best["score"], 4),
             "truth known": "yes" if self.truth is not None else "no",
         }
 
     def epochs(self) -> list[dict[str, Any]]:
-        """The log's lines of epochs."""
+        """The log lines of kind "epoch"."""
         return [line for line in self.log if line["kind"] == "epoch"]
 
     def network(self) -> Classifier | FeatureClassifier:
-        """The trained network, on the CPU, in evaluation mode."""
+        """The network of the best epoch, on the CPU, in evaluation mode."""
         return best_network(self.folder)
 
     @cached_property
     def store(self) -> ImageStore | FeatureStore | None:
-        """The rows' images or features, or None where the data is no longer there, or no longer the same rows."""
+        """The rows' images or features; None if the data is gone or its rows have changed."""
         try:
             data = open_data(self.source["path"], **self.source["options"])
         except InputError:
@@ -136,19 +108,31 @@ class FinishedRun:
         return data.store if data.names.tolist() == self.names else None
 
 
-def open_run(folder: str | Path) -> FinishedRun:
-    """Read a run folder; says what is missing if it is none, or not finished."""
+def open_run(folder: str | Path) -> RunFolder:
+    """Read the folder of a finished run.
+
+    Parameters
+    ----------
+    folder : str or Path
+        A folder written by `spml train`.
+
+    Returns
+    -------
+    RunFolder
+
+    Raises
+    ------
+    InputError
+        If the folder is not a run, or the run is unfinished.
+    """
     path = Path(folder)
     if not (path / "run.json").exists():
-        raise InputError(f"{path} is not a run: there is no run.json in it. `spml train DATA --out {path}` makes one")
+        raise InputError(f"{path} is not a run: it has no run.json. Create one with `spml train DATA --out {path}`")
     if not (path / PREDICTIONS).exists():
-        raise InputError(
-            unfinished(path)
-            or f"the run in {path} is not finished: repeat its `spml train` command, it goes on where it was"
-        )
+        raise InputError(unfinished(path) or f"{path} is an unfinished run. {_RESUME}")
     tensors, extra = read_tensors(path / PREDICTIONS)
     best = read_record(path / "best.safetensors")["best"]
-    return FinishedRun(
+    return RunFolder(
         folder=path,
         record=read_json(path / "run.json", "method", "train", "model", "classes"),
         best=best,
@@ -165,18 +149,18 @@ def open_run(folder: str | Path) -> FinishedRun:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """What the run in a folder is, in words and numbers, and the files in it; also of one that is not finished."""
+    """A summary of the run in a folder and its files; also works for unfinished runs."""
     if (folder / "run.json").exists() and not (folder / PREDICTIONS).exists():
         record = read_json(folder / "run.json", "method", "train", "model", "classes")
-        told = {"state": "not finished: repeat its `spml train` command, it goes on where it was"}
-        told |= _begun(record, read_log(folder / "log.jsonl") if (folder / "log.jsonl").exists() else [])
+        summary: dict[str, Any] = {"state": f"unfinished. {_RESUME}"}
+        summary |= _summary(record, read_log(folder / "log.jsonl") if (folder / "log.jsonl").exists() else [])
     else:
-        told = open_run(folder).describe()
-    return told | {"files": ", ".join(sorted(file.name for file in folder.iterdir() if file.is_file()))}
+        summary = open_run(folder).describe()
+    return summary | {"files": ", ".join(sorted(file.name for file in folder.iterdir() if file.is_file()))}
 
 
-def _begun(record: dict[str, Any], log: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is known of a run from its start on."""
+def _summary(record: dict[str, Any], log: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is known about a run from its start."""
     settings = {name: value for name, value in record["method"].items() if name != "name"}
     done = sum(line["kind"] == "epoch" for line in log)
     return {
@@ -189,30 +173,27 @@ def _begun(record: dict[str, Any], log: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def unfinished(folder: Path) -> str | None:
-    """A sentence on a run that was broken off after its first epoch and before its last; None for any other."""
+    """A message about a run that was interrupted between its first and its last epoch; None for any other folder."""
     log = folder / "log.jsonl"
     lines = read_log(log) if log.exists() else []
     done = sum(line["kind"] == "epoch" for line in lines)
     if not done or any(line["kind"] == "end" for line in lines):
         return None
     epochs = read_json(folder / "run.json", "train")["train"]["epochs"]
-    return (
-        f"the run in {folder} is not finished, {done} of {epochs} epochs are done: repeat its `spml train` command, it "
-        "goes on where it was"
-    )
+    return f"{folder} is an unfinished run ({done} of {epochs} epochs). {_RESUME}"
 
 
-def refuse_among_data(out: Path, folder: Path) -> None:
-    """What is made of a run must not replace the data it was trained on, nor lie where it would be taken for data."""
-    if not (folder / PREDICTIONS).exists():  # a run broken off does not say where its data was
+def check_output_path(out: Path, folder: Path) -> None:
+    """Raise `InputError` if an output file would replace the run's data, or would be taken for a part of it."""
+    if not (folder / PREDICTIONS).exists():  # an unfinished run does not record where its data is
         return
     source = read_record(folder / PREDICTIONS)["source"]
     place, data, options = out.resolve(), Path(source["path"]), source["options"]
     if place in (data, Path(options.get("labels") or data)):
-        raise InputError(f"--out {out} is a file the run was trained on: name another one")
+        raise InputError(f"--out {out} is a file the run was trained on: use another path")
     suffix, home = out.suffix.lower(), data if data.is_dir() else data.parent
     of_images = {home, Path(options.get("image_root") or home)}
     if (suffix in _TABLES and place.parent == data) or (suffix in SUFFIXES and of_images & set(place.parents)):
         raise InputError(
-            f"--out {out} lies in the data folder {home}, where it would be taken for data: name a place elsewhere"
+            f"--out {out} lies in the data folder {home}, where it would be taken for data: use another folder"
         )

@@ -1,0 +1,45 @@
+"""The end of training: predictions for all rows, and everything else that makes a folder a finished run."""
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+
+from spml.data.dataset import Dataset
+from spml.runs.files import write_tensors, write_text
+from spml.runs.folder import PREDICTIONS, best_network, new_network
+from spml.train.evaluation import predict
+from spml.train.loop import Run
+
+
+def finish(run: Run, dataset: Dataset, source: dict[str, Any]) -> None:
+    """Write predictions for all rows, labels and names, which `spml.runs.folder.open_run` reads.
+
+    Parameters
+    ----------
+    run : Run
+        A run that has been trained to its end.
+    dataset : Dataset
+        The data it was trained on.
+    source : dict
+        {"path": …, "options": {…}}: how to open the data again, to find its images.
+    """
+    folder, processes = run.folder, run.processes
+    network = best_network(folder) if processes.first else new_network(run.record()["model"])
+    network.to(run.device)
+    processes.synchronise(list(network.state_dict().values()))  # the first process's files may be on another machine
+    rows = np.concatenate([dataset.train, dataset.validation, dataset.test])
+    precision = run.settings.precision
+    scores = predict(network, dataset.store, rows, device=run.device, precision=precision, processes=processes).cpu()
+    if processes.first:
+        probabilities = torch.full((len(dataset), len(dataset.classes)), torch.nan)
+        probabilities[torch.from_numpy(rows)] = scores
+        parts = {name: torch.from_numpy(getattr(dataset, name)) for name in ("train", "validation", "test")}
+        dataset.labels.save(folder / "labels.npz")
+        if dataset.truth is not None:
+            dataset.truth.open().save(folder / "truth.npz")
+        write_text(folder / "names.json", json.dumps(dataset.names.tolist()))
+        record = {"source": source, "data": dataset.name}
+        write_tensors(folder / PREDICTIONS, {"probabilities": probabilities, **parts}, record)
+    processes.wait()
