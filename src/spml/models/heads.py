@@ -1,7 +1,7 @@
-"""Heads: what turns a feature map (B, C, h, w) into one logit a class.
+"""Heads: modules that turn a feature map (B, C, h, w) into one logit per class.
 
-Logits come out in float32 even under bfloat16 autocast: eight bits of mantissa would tie thousands of rows in a
-ranking, and average precision is a ranking.
+Logits are float32 even under bfloat16 autocast: with eight bits of mantissa thousands of rows would have equal
+scores, and average precision depends on their order.
 """
 
 import inspect
@@ -17,11 +17,16 @@ from spml.errors import InputError
 
 
 class Outputs(NamedTuple):
-    """What a classifier returns.
+    """The outputs of a classifier.
 
-    logits (B, L). embeddings (B, L, d): label-wise projections of unit length, from a label-wise head with its
-    projection. maps (B, L, h, w): class maps; of a CAM head the values whose mean is the logit, of a label-wise
-    head the weights over positions of the last cross-attention, averaged over attention heads, without gradient.
+    Attributes
+    ----------
+    logits : Tensor of shape (B, L)
+    embeddings : Tensor of shape (B, L, d) or None
+        Label-wise projections of unit length, from a label-wise head with projection.
+    maps : Tensor of shape (B, L, h, w) or None
+        Class maps. From a CAM head: the values whose mean is the logit. From a label-wise head: the weights of the
+        last cross-attention over positions, averaged over attention heads, without gradient.
     """
 
     logits: Tensor
@@ -30,39 +35,50 @@ class Outputs(NamedTuple):
 
 
 def pool(features: Tensor) -> Tensor:
-    """Global average pooling (B, C, h, w) -> (B, C), in float32 or wider; pooled features (B, C) pass through."""
+    """Average over positions, (B, C, h, w) -> (B, C), in float32 or wider. Pooled features (B, C) stay as they are."""
     dtype = torch.promote_types(features.dtype, torch.float32)
     return features.mean((-2, -1), dtype=dtype) if features.ndim == 4 else features.to(dtype)
 
 
 class Head(nn.Module):
-    """Feature map -> `Outputs`. `settings` holds the keyword arguments that build the head again."""
+    """Base class of heads: feature map -> `Outputs`. `settings` holds the keyword arguments to build it again."""
 
     settings: dict[str, Any]
 
-    def start_as(self, weight: Tensor, bias: Tensor) -> bool:
-        """Start as a linear layer, weight (L, C) and bias (L,), on pooled features; False from a head unlike one."""
+    def start_from_linear(self, weight: Tensor, bias: Tensor) -> bool:
+        """Initialise from a linear layer on pooled features, weight (L, C) and bias (L,).
+
+        Returns False if this kind of head cannot.
+        """
         return False
 
-    def start_at(self, frequencies: Tensor) -> bool:
-        """Start by saying of every image how frequent each label is (L,); False from a head that has no way to.
+    def start_from_frequencies(self, frequencies: Tensor) -> bool:
+        """Initialise the bias so that the first predictions are the label frequencies (L,).
 
-        A head that starts at one half has to learn first that most labels are absent, and the backbone has to bear it.
+        A head that starts at probability one half must first learn that most labels are absent, and the large
+        gradients of that phase disturb the backbone. Returns False if this kind of head cannot.
         """
         return False
 
 
 class LinearHead(Head):
-    """Global average pooling, dropout, one linear layer."""
+    """Global average pooling, dropout and one linear layer.
+
+    Parameters
+    ----------
+    channels : int
+    num_classes : int
+    dropout : float
+    """
 
     def __init__(self, channels: int, num_classes: int, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.settings = {"dropout": _share("dropout", dropout)}
+        self.settings = {"dropout": _fraction("dropout", dropout)}
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(channels, num_classes)
 
     @torch.no_grad()
-    def start_as(self, weight: Tensor, bias: Tensor) -> bool:
+    def start_from_linear(self, weight: Tensor, bias: Tensor) -> bool:
         self.linear.weight.copy_(weight)
         self.linear.bias.copy_(bias)
         return True
@@ -76,12 +92,20 @@ class LinearHead(Head):
 class CamHead(Head):
     """Class activation maps by a 1×1 convolution, then global average pooling.
 
-    BoostLU (Kim et al. 2023): activations above 0 are multiplied by `boost` (α, published 5) before pooling, the
-    bias included. `boost=1` is the linear head computed in the other order. Dropout drops whole channels, which is
-    what dropping a pooled feature does.
+    With `boost=1` and `peak=0` this is the linear head, computed in the other order.
 
-    `peak` adds that multiple of each map's highest value to its mean (class-specific residual attention, Zhu and Wu
-    2021, at its highest temperature): a label shown in one corner is not averaged away by the rest of the image.
+    Parameters
+    ----------
+    channels : int
+    num_classes : int
+    dropout : float
+        Drops whole channels, which is equivalent to dropping pooled features.
+    boost : float
+        BoostLU (Kim et al. 2023): activations above 0, bias included, are multiplied by this factor before pooling
+        (α; published: 5).
+    peak : float
+        Adds this multiple of every map's maximum to its mean (class-specific residual attention, Zhu and Wu 2021, at
+        its highest temperature), so that a label visible in one corner is not averaged away.
     """
 
     def __init__(
@@ -92,14 +116,14 @@ class CamHead(Head):
             raise InputError(f"head setting peak must be a finite number, 0 or above, not {peak!r}")
         if not (math.isfinite(boost) and boost > 0):
             raise InputError(f"head setting boost must be a finite number above 0 (published: 5), not {boost!r}")
-        self.settings = {"dropout": _share("dropout", dropout), "boost": float(boost), "peak": float(peak)}
+        self.settings = {"dropout": _fraction("dropout", dropout), "boost": float(boost), "peak": float(peak)}
         self.boost, self.peak = float(boost), float(peak)
         self.dropout = nn.Dropout2d(dropout)
         self.classes = nn.Conv2d(channels, num_classes, 1)
 
     @torch.no_grad()
-    def start_as(self, weight: Tensor, bias: Tensor) -> bool:
-        """The peak is at least the mean: with it the layer is scaled down, to leave logits about where they were."""
+    def start_from_linear(self, weight: Tensor, bias: Tensor) -> bool:
+        """Initialise from a linear layer, scaled down by 1 + peak: the maximum adds at least `peak` times the mean."""
         assert self.classes.bias is not None
         self.classes.weight.copy_(weight[:, :, None, None] / (1 + self.peak))
         self.classes.bias.copy_(bias / (1 + self.peak))
@@ -116,7 +140,7 @@ class CamHead(Head):
 
 
 class AttentionLayer(nn.Module):
-    """Multi-head attention and a feed-forward network, each added to its input and then normalised (post-norm)."""
+    """Multi-head attention and a feed-forward network, each with a residual connection and post-normalisation."""
 
     def __init__(self, width: int, heads: int, feedforward: int, dropout: float) -> None:
         super().__init__()
@@ -134,7 +158,7 @@ class AttentionLayer(nn.Module):
     def forward(
         self, state: Tensor, query: Tensor, key: Tensor, value: Tensor, with_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """state, query (B, M, d); key, value (B, N, d) -> new state (B, M, d), weights (B, M, N) if asked for."""
+        """state, query (B, M, d); key, value (B, N, d) -> new state (B, M, d), weights (B, M, N) if requested."""
         attended, weights = self.attention(query, key, value, need_weights=with_weights)
         state = self.attention_norm(state + self.dropout(attended))
         return self.feedforward_norm(state + self.dropout(self.feedforward(state))), weights
@@ -143,7 +167,7 @@ class AttentionLayer(nn.Module):
 def sine_positions(height: int, width: int, channels: int, device: torch.device | None = None) -> Tensor:
     """2-D sine encoding (height·width, channels), row by row: a quarter each of sin y, cos y, sin x, cos x.
 
-    Row i stands at angle 2π(i+1)/height (columns likewise), so the encoding of a place in the image does not depend
+    Row i has the angle 2π(i+1)/height (columns likewise), so the encoding of a position in the image does not depend
     on the resolution of the map; the frequencies are 10000^(−4j/channels), j < channels/4.
     """
     frequencies = 10000.0 ** (torch.arange(channels // 4, device=device) * (-4.0 / channels))
@@ -155,18 +179,35 @@ def sine_positions(height: int, width: int, channels: int, device: torch.device 
 
 
 class LabelWiseHead(Head):
-    """LAC's label-wise embedding model (Xie et al. 2022): one embedding a class, by attention over positions.
+    """Label-wise embeddings of LAC (Xie et al. 2022): one embedding per class, by attention over positions.
 
-    The map is projected to `width` channels (by nothing where it already has them, as published), one encoder layer
-    attends among positions, and `decoder_layers` cross-attend from one learned query a class; classes do not attend
-    to each other. Sine positions are added to keys and encoder queries, class queries to decoder queries, neither to
-    values. Embedding f_j is the normalised state of class j; its logit is w_j·f_j + b_j; its projection
-    z_j = g(f_j), two linear layers with a ReLU between, scaled to unit length.
+    The map is projected to `width` channels (if it has that many already, it is used as it is, as published).
+    Encoder layers attend among positions; decoder layers cross-attend from one learned query per class, and classes
+    do not attend to each other. Sine positions are added to keys and encoder queries, class queries to decoder
+    queries, neither to values. The embedding f_j is the normalised state of class j, its logit is w_j·f_j + b_j, and
+    its projection z_j = g(f_j) is two linear layers with a ReLU between them, scaled to unit length.
 
-    Published: width 2048 (the channels of ResNet-50), feedforward 8192, 4 heads, 1 + 2 layers, dropout 0.1,
-    projection_width 128. By default width is the channels, at most 2048, and feedforward four times the width.
-    `with_maps` (setting or attribute) also returns the last attention as maps; in training mode those carry the
-    attention's dropout.
+    Parameters
+    ----------
+    channels : int
+    num_classes : int
+    dropout : float
+        Published: 0.1.
+    width : int, optional
+        Default: the channels, at most 2048. Published: 2048, the channels of ResNet-50.
+    heads : int
+        Attention heads. Published: 4.
+    feedforward : int, optional
+        Default: four times the width. Published: 8192.
+    encoder_layers, decoder_layers : int
+        Published: 1 and 2.
+    projection : bool
+        Whether the head also returns z_j.
+    projection_width : int
+        Published: 128.
+    with_maps : bool
+        Also return the last cross-attention as maps; in training mode they include the attention's dropout. It can
+        be changed later through the attribute of the same name.
     """
 
     def __init__(
@@ -196,7 +237,7 @@ class LabelWiseHead(Head):
         _count("decoder_layers", decoder_layers)
         _count("projection_width", projection_width)
         self.settings = {
-            "dropout": _share("dropout", dropout),
+            "dropout": _fraction("dropout", dropout),
             "width": width,
             "heads": heads,
             "feedforward": feedforward,
@@ -225,25 +266,25 @@ class LabelWiseHead(Head):
             )
 
     @torch.no_grad()
-    def start_at(self, frequencies: Tensor) -> bool:
+    def start_from_frequencies(self, frequencies: Tensor) -> bool:
         self.bias.copy_(torch.logit(frequencies.to(self.bias), eps=1e-4))
         return True
 
     def forward(self, features: Tensor) -> Outputs:
         batch, _, height, width = features.shape
-        memory = self.input(features.flatten(2).transpose(1, 2))  # (B, h·w, d): the 1×1 convolution, position-wise
+        memory = self.input(features.flatten(2).transpose(1, 2))  # (B, h·w, d): a 1×1 convolution
         positions = sine_positions(height, width, self.width, features.device).to(memory.dtype)
         for layer in self.encoder:
-            placed = memory + positions
-            memory, _ = layer(memory, placed, placed, memory)
+            positioned = memory + positions
+            memory, _ = layer(memory, positioned, positioned, memory)
         key = memory + positions
         state = torch.zeros_like(self.queries).expand(batch, -1, -1)
         weights: Tensor | None = None
         for index, layer in enumerate(self.decoder):
-            wanted = self.with_maps and index == len(self.decoder) - 1
-            state, weights = layer(state, state + self.queries, key, memory, wanted)
+            with_weights = self.with_maps and index == len(self.decoder) - 1
+            state, weights = layer(state, state + self.queries, key, memory, with_weights)
         embeddings = self.norm(state)  # f_j(x)
-        # An element-wise product: layer norm hands over float32 under autocast, and this keeps it.
+        # An element-wise product stays in float32 under autocast, like the output of the layer norm.
         logits = (embeddings * self.weight).sum(-1) + self.bias
         projected: Tensor | None = None
         if self.projection is not None:
@@ -254,7 +295,10 @@ class LabelWiseHead(Head):
 
 
 class AttentionHead(LabelWiseHead):
-    """A label-wise head of half the width and without projection: a quarter of the parameters, a third of the time."""
+    """A label-wise head of half the width without projection.
+
+    It has a quarter of the parameters and needs a third of the time. Parameters: see `LabelWiseHead`.
+    """
 
     def __init__(
         self,
@@ -300,13 +344,13 @@ def _settings(head: type[Head]) -> list[str]:
 
 
 def build_head(name: str, channels: int, num_classes: int, settings: Mapping[str, Any]) -> Head:
-    """The head of that name; a setting it does not know is an `InputError` that lists those it does."""
+    """Build a head by its name in `HEADS`; an unknown name or setting raises an `InputError` that lists the known."""
     if name not in HEADS:
-        raise InputError(f"there is no head {name!r}; choose one of {', '.join(HEADS)}")
+        raise InputError(f"no head named {name!r}. Available heads: {', '.join(HEADS)}")
     known = _settings(HEADS[name])
     for setting in settings:
         if setting not in known:
-            raise InputError(f"head {name!r} has no setting {setting!r}; it has {', '.join(known)}")
+            raise InputError(f"head {name!r} has no setting {setting!r}. Available settings: {', '.join(known)}")
     return HEADS[name](channels, num_classes, **settings)
 
 
@@ -316,7 +360,7 @@ def _count(name: str, value: int, least: int = 1) -> int:
     return value
 
 
-def _share(name: str, value: float) -> float:
+def _fraction(name: str, value: float) -> float:
     if not 0 <= value < 1:
         raise InputError(f"head setting {name} must be in [0, 1), not {value!r}")
     return float(value)

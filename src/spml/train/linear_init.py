@@ -36,5 +36,5 @@ def linear_init(
         progress=progress,
     )
     best = max(results, key=lambda result: max(result.validation))
-    classifier.head.start_as(best.weight.T, best.bias)
+    classifier.head.start_from_linear(best.weight.T, best.bias)
     return best

@@ -248,7 +248,7 @@ class Run:
         self.processes.synchronise([shared, weight, bias])  # the same in all, whatever their devices round to
         head = classifier.head
         if isinstance(head, Head) and not self._head_is_trained:
-            started = head.start_as(weight, bias) or head.start_at(shared.mean(0))
+            started = head.start_from_linear(weight, bias) or head.start_from_frequencies(shared.mean(0))
             if started and self.average is not None:
                 self.average.load_state_dict(classifier.state_dict())
         self.method.receive_soft_labels(shared)
