@@ -1,5 +1,6 @@
 """Data by its path."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from conftest import shared_data
-from spml.data.detect import KINDS, open_data
+from spml.data.detect import FORMATS, open_data
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
@@ -66,7 +67,7 @@ def test_own_data(tmp_path: Path) -> None:
     assert open_data(root).truth is None
 
 
-def write_pack(folder: Path, *, features: bool) -> Path:
+def small_pack(folder: Path, *, features: bool) -> Path:
     import zipfile
 
     folder.mkdir()
@@ -91,7 +92,7 @@ def write_pack(folder: Path, *, features: bool) -> Path:
 
 
 def test_pack(tmp_path: Path) -> None:
-    dataset = open_data(write_pack(tmp_path / "small", features=False), size=8)
+    dataset = open_data(small_pack(tmp_path / "small", features=False), size=8)
     assert isinstance(dataset.store, ImageStore)
     assert dataset.store.batch([3]).shape == (1, 3, 8, 8)
     assert dataset.labels.single().tolist() == [0, 1, -1, 1]
@@ -103,7 +104,7 @@ def test_pack(tmp_path: Path) -> None:
     assert share is not None
     assert share[1].tolist() == pytest.approx([0.1, 1], abs=1e-3)
     assert "1 rows are not fully labelled" in dataset.notes[0]
-    features = open_data(write_pack(tmp_path / "features", features=True))
+    features = open_data(small_pack(tmp_path / "features", features=True))
     assert isinstance(features.store, FeatureStore)
     with pytest.raises(InputError, match="features"):
         open_data(tmp_path / "small", features=True)
@@ -122,11 +123,11 @@ def test_real_packs() -> None:
 def test_ambiguous_and_unknown(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file or folder") as error:
         open_data(tmp_path / "absent")
-    assert all(words in str(error.value) for _, _, words in KINDS.values())
-    with pytest.raises(InputError, match="nothing here is known"):
+    assert all(form.description in str(error.value) for form in FORMATS.values())
+    with pytest.raises(InputError, match="no supported data in this folder"):
         open_data(tmp_path)
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(InputError, match="no data that can be opened"):
+    with pytest.raises(InputError, match="this type of file is not supported"):
         open_data(tmp_path / "notes.txt")
     picture(tmp_path / "a.jpg")
     with pytest.raises(InputError, match="folder per class"):
@@ -134,7 +135,7 @@ def test_ambiguous_and_unknown(tmp_path: Path) -> None:
     picture(tmp_path / "cat" / "b.jpg", 1)
     picture(tmp_path / "dog" / "c.jpg", 2)
     (tmp_path / "tags.csv").write_text("file,tag\na.jpg,bird\n")
-    with pytest.raises(InputError, match="say which by kind"):
+    with pytest.raises(InputError, match="Choose one with kind"):
         open_data(tmp_path)
     (tmp_path / "dog" / "run.json").touch()  # the folder of a run
     assert open_data(tmp_path).classes == ("bird",)
@@ -142,7 +143,7 @@ def test_ambiguous_and_unknown(tmp_path: Path) -> None:
     assert open_data(tmp_path, kind="folder").classes == ("cat", "dog")
     assert open_data(tmp_path, kind="table").classes == ("bird",)
     (tmp_path / "more.csv").write_text("file,tag\na.jpg,bird\n")
-    with pytest.raises(InputError, match=r"several tables, open one: more\.csv, tags\.csv"):
+    with pytest.raises(InputError, match=r"several tables, open one of them: more\.csv, tags\.csv"):
         open_data(tmp_path)
     with pytest.raises(InputError, match="several tables"):
         open_data(tmp_path, kind="table")
@@ -157,6 +158,28 @@ def test_ambiguous_and_unknown(tmp_path: Path) -> None:
 def test_unknown_options_are_named(tmp_path: Path) -> None:
     picture(tmp_path / "cat" / "a.jpg")
     with pytest.raises(
-        InputError, match=r"'sise' is no option for folder, a folder per class.*; there are size, .*cache_path"
+        InputError,
+        match=r"'sise' is not an option for folder, a folder per.* Available options: size, .*cache_path",
     ):
         open_data(tmp_path, sise=8)
+
+
+def test_source_opens_the_same_data_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    picture(Path("photos", "a.jpg"), 1)
+    picture(Path("photos", "b.jpg"), 2)
+    Path("tags.csv").write_text("file,tag\na.jpg,cat\nb.jpg,dog\n")
+    opened = open_data("tags.csv", kind="table", image_root=Path("photos"), size=8)
+    assert opened.source == {
+        "path": str(tmp_path / "tags.csv"),
+        "options": {"kind": "table", "image_root": str(tmp_path / "photos"), "size": 8},
+    }
+    assert json.loads(json.dumps(opened.source)) == opened.source
+    before = opened.fingerprint()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = open_data(opened.source["path"], **opened.source["options"])
+    assert again.fingerprint() == before
+    pack = open_data(small_pack(tmp_path / "pack", features=True), features="features-small.npy")
+    assert pack.source["options"] == {"features": "features-small.npy"}
+    assert open_data("scenes", train=5, test=1).source == {"path": "scenes", "options": {"train": 5, "test": 1}}

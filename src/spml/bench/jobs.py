@@ -93,7 +93,7 @@ def pack_fingerprint(pack: Pack) -> str:
         with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(archive) as file:  # said when images are opened
             digest.update(repr([(one.filename, one.file_size, one.CRC) for one in file.infolist()]).encode())
     if isinstance(pack, OfficialPack):
-        digest.update(repr(pack.file_sizes).encode())
+        digest.update(pack.content.encode())
     return digest.hexdigest()[:16]
 
 

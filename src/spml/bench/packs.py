@@ -27,8 +27,8 @@ class OfficialPack(Pack):
 
     notes: tuple[str, ...] = ()
     """What differs from the papers' counts, a sentence each."""
-    file_sizes: tuple[int, ...] = ()
-    """Bytes of each image's file."""
+    content: str = ""
+    """A digest of the images."""
 
     def images(self, size: int = 320, **options: Any) -> ImageStore:
         store = open_data(self.directory, size=size, **options).store
@@ -69,8 +69,7 @@ def _official(folder: Path) -> OfficialPack:
     dataset = open_data(folder)
     if dataset.truth is None:
         raise InputError(f"{folder}: a benchmark needs data whose full labels are known, and these have none")
-    sizes = dataset.store.file_sizes() if isinstance(dataset.store, ImageStore) else []
-    return OfficialPack(**_parts(dataset), directory=folder, notes=dataset.notes, file_sizes=tuple(sizes))
+    return OfficialPack(**_parts(dataset), directory=folder, notes=dataset.notes, content=dataset.store.fingerprint())
 
 
 @lru_cache(maxsize=1)

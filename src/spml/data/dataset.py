@@ -1,13 +1,15 @@
-"""What every adapter hands over: rows, what is known of them, and the truth where it exists."""
+"""The one data type: rows of images or features, their known labels, and the truth where it exists."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +25,14 @@ Texts = npt.NDArray[np.str_]
 Float32 = npt.NDArray[np.float32]
 
 PHOTO_SIZE = 320
+PARTS = ("train", "validation", "test")
 
 _closed = 0
 _lock = threading.Lock()
 
 
 class ImageOptions(TypedDict, total=False):
-    """What an adapter passes on to `ImageStore`, beside the size."""
+    """Options that every format of images passes to `ImageStore`, besides the size."""
 
     policy: Policy
     cache_limit: int | None
@@ -41,7 +44,7 @@ class ImageOptions(TypedDict, total=False):
 
 @contextmanager
 def truth_closed() -> Iterator[None]:
-    """While this lasts no `Truth` opens, in any thread of the process."""
+    """Within this context no `Truth` opens, in any thread of the process."""
     global _closed
     with _lock:
         _closed += 1
@@ -53,7 +56,17 @@ def truth_closed() -> Iterator[None]:
 
 
 class Truth:
-    """The full labels of all rows, for evaluation and simulation only: inside `truth_closed` they cannot be read."""
+    """The full labels of all rows, for evaluation and simulation only.
+
+    Inside of `truth_closed`, which surrounds every training, neither `open` nor `largest_share` gives anything.
+
+    Parameters
+    ----------
+    labels : Labels
+        +1 present, -1 absent, 0 where the label is unknown.
+    largest_share : array of shape (N, L), optional
+        Share of the image that the largest box of the class covers; 0 where the class is absent.
+    """
 
     __slots__ = ("_labels", "_largest_share")
 
@@ -64,12 +77,18 @@ class Truth:
         self._largest_share = largest_share
 
     def open(self) -> Labels:
-        """The full labels; rows or entries that nobody knows are 0."""
+        """Return the full labels; unknown entries are 0.
+
+        Raises
+        ------
+        RuntimeError
+            While a training runs.
+        """
         self._check_open()
         return self._labels
 
     def largest_share(self) -> Float32 | None:
-        """(N, L) share of the image that the largest box of the class covers, 0 where absent; None: not recorded."""
+        """Return (N, L) shares of the image that the largest box of each class covers; None if not recorded."""
         self._check_open()
         return self._largest_share
 
@@ -87,20 +106,50 @@ class Truth:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """N rows of images or features, what may be learned from, and which rows are for what."""
+    """N rows of images or features, their known labels, and a split into train, validation and test.
+
+    `open_data` reads one from any supported format.
+
+    Parameters
+    ----------
+    name : str
+    store : ImageStore or FeatureStore
+        The images or features, one per row.
+    names : array of N str
+        A unique name per row: a path relative to the data, or an id.
+    labels : Labels
+        The labels to learn from. Rows outside of `train` may have none.
+    truth : Truth or None
+        The full labels, where they exist.
+    train, validation, test : arrays of int64
+        Row numbers; no row is in two of them.
+    notes : tuple of str
+        Sentences about how the data was read, for the user.
+    source : dict
+        How to open the data again: `open_data(source["path"], **source["options"])`. Empty if it was built in memory.
+
+    Examples
+    --------
+    >>> from spml.data import open_data
+    >>> data = open_data("scenes", train=20, test=10)
+    >>> data
+    Dataset('scenes': 30 rows, 10 classes; 16 train, 4 validation, 10 test)
+    >>> data.full_labels(data.test).is_full
+    True
+    >>> data.source
+    {'path': 'scenes', 'options': {'train': 20, 'test': 10}}
+    """
 
     name: str
     store: ImageStore | FeatureStore
     names: Texts
-    """(N,) one name a row, no two equal: a path relative to the data, or an id."""
     labels: Labels
-    """What may be learned from. Rows outside `train` may have nothing known."""
     truth: Truth | None
     train: Int64
     validation: Int64
     test: Int64
     notes: tuple[str, ...] = ()
-    """What a user should know of how the data was read, a sentence each."""
+    source: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         rows = len(self.store)
@@ -109,7 +158,7 @@ class Dataset:
                 raise InputError(f"{self.name}: there are {length} {what} for {rows} rows.")
         if self.truth is not None and self.truth._labels.shape != self.labels.shape:
             raise InputError(f"{self.name}: the truth is {self.truth!r}, the labels are {self.labels!r}.")
-        for what in ("train", "validation", "test"):
+        for what in PARTS:
             object.__setattr__(self, what, row_indices(getattr(self, what), rows))
         used = np.concatenate([self.train, self.validation, self.test])
         if len(used) and np.bincount(used).max() > 1:
@@ -122,6 +171,7 @@ class Dataset:
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """The names of the L classes."""
         return self.labels.classes
 
     def __len__(self) -> int:
@@ -132,6 +182,62 @@ class Dataset:
             f"Dataset({self.name!r}: {len(self)} rows, {len(self.classes)} classes; {len(self.train)} train, "
             f"{len(self.validation)} validation, {len(self.test)} test)"
         )
+
+    @cached_property
+    def fully_labelled(self) -> npt.NDArray[np.bool_]:
+        """(N,) whether all labels of the row are known. May be read during training: it reveals no label."""
+        known = self.labels if self.truth is None else self.truth._labels
+        complete: npt.NDArray[np.bool_] = known.entries().per_row(0) == 0
+        return complete
+
+    def full_labels(self, rows: Any) -> Labels:
+        """Return all labels of the given rows, in that order.
+
+        Parameters
+        ----------
+        rows : array of int
+            Row numbers.
+
+        Returns
+        -------
+        Labels
+            Without unknown entries.
+
+        Raises
+        ------
+        InputError
+            If a label of one of the rows is unknown.
+        RuntimeError
+            While a training runs.
+        """
+        index = row_indices(rows, len(self))
+        unknown = index[~self.fully_labelled[index]]
+        if len(unknown):
+            raise InputError(
+                f"{self.name}: {len(unknown)} of these {len(index)} rows are not fully labelled, for example row "
+                f"{unknown[0]} ({self.names[unknown[0]]})."
+            )
+        return (self.labels if self.truth is None else self.truth.open()).subset(index)
+
+    def fingerprint(self) -> str:
+        """Return 16 hexadecimal digits that differ if anything a training depends on differs.
+
+        They cover names, labels, truth, split and inputs: the bytes of features and of images in memory, the sizes
+        of image files, sizes and checksums of images in zip files. Copies of the data in other folders agree.
+        """
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256("\0".join([*self.names.tolist(), self.labels.fingerprint()]).encode())
+        if self.truth is not None:
+            digest.update(self.truth._labels.fingerprint().encode())
+            if self.truth._largest_share is not None:
+                digest.update(self.truth._largest_share.tobytes())
+        for part in (self.train, self.validation, self.test):
+            digest.update(repr(len(part)).encode() + part.tobytes())
+        digest.update(self.store.fingerprint().encode())
+        return digest.hexdigest()[:16]
 
 
 def open_store(

@@ -1,73 +1,121 @@
-"""Any data by its path: what it is, is seen from what is there."""
+"""Open data by its path: the format is detected."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spml.data.dataset import Dataset, ImageOptions
 from spml.data.formats.voc import voc_root
 from spml.data.stores.images import SUFFIXES, FilePath
 from spml.errors import InputError
 
-# kind: module, function, and what it is, in words
-KINDS = {
-    "scenes": ("scenes", "scenes", "the word scenes: the built-in scenes of handwritten digits"),
-    "pack": ("pack", "from_pack", "a pack: a folder with labels.npz and zips of images or features*.npy"),
-    "voc": ("voc", "from_voc", "PASCAL VOC: a folder with VOCdevkit/VOC2012/ImageSets/Main/train.txt"),
-    "voc-annotations": ("voc", "from_voc_annotations", "a folder with Annotations/*.xml and JPEGImages"),
-    "coco": ("coco", "from_coco", "MS-COCO: a folder with annotations/instances_train2014.json"),
-    "nuswide": ("nuswide", "from_nuswide", "NUS-WIDE: a folder with Groundtruth/TrainTestLabels and ImageList"),
-    "cub": ("cub", "from_cub", "CUB-200-2011: a folder with images.txt and attributes/image_attribute_labels.txt"),
-    "table": ("table", "from_table", "a table .csv, .tsv or .parquet, or a folder with one and the images"),
-    "coco-json": ("coco", "from_coco_json", "COCO json of one's own: a file .json"),
-    "features": ("table", "from_features", "a feature matrix .npy with labels"),
-    "folder": ("folder", "from_folder", "a folder per class: a folder of folders of images"),
+
+class Format(NamedTuple):
+    """A format that `open_data` reads: a function of a module in `spml.data.formats`."""
+
+    module: str
+    function: str
+    description: str
+
+
+FORMATS = {
+    "scenes": Format("scenes", "scenes", "the word scenes: the built-in scenes of handwritten digits"),
+    "pack": Format("pack", "from_pack", "a pack: a folder with labels.npz and zip files of images or features*.npy"),
+    "voc": Format("voc", "from_voc", "PASCAL VOC: a folder with VOCdevkit/VOC2012/ImageSets/Main/train.txt"),
+    "voc-annotations": Format("voc", "from_voc_annotations", "a folder with Annotations/*.xml and JPEGImages"),
+    "coco": Format("coco", "from_coco", "MS-COCO: a folder with annotations/instances_train2014.json"),
+    "nuswide": Format("nuswide", "from_nuswide", "NUS-WIDE: a folder with Groundtruth/TrainTestLabels and ImageList"),
+    "cub": Format("cub", "from_cub", "CUB-200-2011: a folder with images.txt and attributes/*_attribute_labels.txt"),
+    "table": Format("table", "from_table", "a table (.csv, .tsv or .parquet), or a folder with one and the images"),
+    "coco-json": Format("coco", "from_coco_json", "your own annotations as COCO json: a .json file"),
+    "features": Format("table", "from_features", "a feature matrix (.npy) with labels beside it"),
+    "folder": Format("folder", "from_folder", "a folder per class: a folder of folders of images"),
 }
+"""By the name that `kind` takes."""
+
 _BY_SUFFIX = {
-    **dict.fromkeys((".csv", ".tsv", ".parquet", ".pq"), "table"),
-    **{".json": "coco-json", ".npy": "features"},
+    ".csv": "table",
+    ".tsv": "table",
+    ".parquet": "table",
+    ".pq": "table",
+    ".json": "coco-json",
+    ".npy": "features",
 }
+_PATH_OPTIONS = ("cache_path", "features", "image_root", "labels")
 
 
 def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dataset:
-    """The data set at `path`, of whichever kind in `KINDS` it is; `options` are those of that kind's function.
+    """Open the data at a path as a `Dataset`.
 
-    The text "scenes" is the built-in data set; a folder of that name is "./scenes".
+    Parameters
+    ----------
+    path : path or "scenes"
+        A folder or file in any of the formats in `FORMATS`, or the word "scenes" for the built-in data set
+        (a folder of that name is "./scenes").
+    kind : str, optional
+        The format, a key of `FORMATS`. Detected if not given.
+    **options
+        Options of the format's function, such as `size`, `features`, `image_column`, `label_column`, `separator`,
+        `validation_share` or `seed`; for images also those of `ImageStore`, such as `cache_path`.
+
+    Returns
+    -------
+    Dataset
+        Its `notes` describe how the data was read. Its `source` holds the path and the options.
+
+    Raises
+    ------
+    InputError
+        If nothing is there, the format cannot be detected or is ambiguous, the data is damaged, or an option does not
+        exist for the format.
+
+    Examples
+    --------
+    >>> open_data("scenes", train=50, test=10, size=32)
+    Dataset('scenes': 60 rows, 10 classes; 40 train, 10 validation, 10 test)
     """
-    if kind is not None and kind not in KINDS:
-        raise InputError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}.")
+    if kind is not None and kind not in FORMATS:
+        raise InputError(f"kind is {kind!r}: it must be one of {', '.join(FORMATS)}.")
     place = Path(path)
-    kind = kind or ("scenes" if path == "scenes" else _kind(place))
-    if kind == "table" and place.is_dir():
-        place = _table(place)
-    module, name, _ = KINDS[kind]
-    function: Callable[..., Dataset] = getattr(importlib.import_module(f"spml.data.formats.{module}"), name)
-    _check_options(kind, function, options)
-    return function(**options) if kind == "scenes" else function(place, **options)
+    detected = kind or ("scenes" if path == "scenes" else _detect(place))
+    source = {"path": "scenes" if detected == "scenes" else str(place.resolve())}
+    if detected == "table" and place.is_dir():
+        place = _only_table(place)
+    form = FORMATS[detected]
+    function: Callable[..., Dataset] = getattr(
+        importlib.import_module(f"spml.data.formats.{form.module}"), form.function
+    )
+    _check_options(detected, function, options)
+    dataset = function(**options) if detected == "scenes" else function(place, **options)
+    recorded = ({} if kind is None else {"kind": kind}) | _recorded(detected, options)
+    return replace(dataset, source=source | {"options": recorded})
 
 
-def _kind(path: Path) -> str:
+def _detect(path: Path) -> str:
     if not path.exists():
-        raise InputError(f"{path}: there is no such file or folder. Data can be {_listed(KINDS)}.")
+        raise InputError(f"{path}: no such file or folder. Supported data: {_described(FORMATS)}.")
     if path.is_file():
         if path.suffix.lower() not in _BY_SUFFIX:
-            raise InputError(f"{path}: this is no data that can be opened. Data can be {_listed(KINDS)}.")
+            raise InputError(f"{path}: this type of file is not supported. Supported data: {_described(FORMATS)}.")
         return _BY_SUFFIX[path.suffix.lower()]
     fitting = [kind for kind, there in _layouts(path).items() if there]
     if not fitting:
-        raise InputError(f"{path}: nothing here is known. Data can be {_listed(KINDS)}.")
+        raise InputError(f"{path}: no supported data in this folder. Supported data: {_described(FORMATS)}.")
     if len(fitting) > 1:
-        raise InputError(f"{path}: this may be {_listed(fitting, ' or ')}: say which by kind ({', '.join(fitting)}).")
+        raise InputError(
+            f"{path}: this may be {_described(fitting, ' or ')}. Choose one with kind ({', '.join(fitting)})."
+        )
     return fitting[0]
 
 
 def _layouts(path: Path) -> dict[str, bool]:
-    """Which kinds of folder this may be. A folder per class is one only where no other layout is seen."""
+    """Which formats a folder may be in. Tables and class folders count only where no other layout fits."""
     cub = any((root / "attributes" / "image_attribute_labels.txt").is_file() for root in (path, path / "CUB_200_2011"))
     voc = voc_root(path) is not None
     official = {
@@ -80,41 +128,49 @@ def _layouts(path: Path) -> dict[str, bool]:
     }
     if any(official.values()):
         return official
-    tables = _tables(path)
-    tables = [_table(path)] if tables else []
+    has_table = bool(_tables(path) and _only_table(path))
     folders = (entry for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
-    class_folders = sum(not os.path.exists(os.path.join(entry, "run.json")) for entry in folders)  # runs are no data
-    # Beside a table one folder holds the images; several may be classes. Loose images get the folder's own error.
+    class_folders = sum(not os.path.exists(os.path.join(entry, "run.json")) for entry in folders)  # not run folders
+    # One folder beside a table holds its images; several may be classes. For loose images `from_folder` raises.
     loose = any(file.suffix.lower() in SUFFIXES for file in path.iterdir())
-    return {"table": bool(tables), "folder": class_folders > 1 or (not tables and (class_folders > 0 or loose))}
+    return {"table": has_table, "folder": class_folders > 1 or (not has_table and (class_folders > 0 or loose))}
 
 
 def _tables(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if _BY_SUFFIX.get(file.suffix.lower()) == "table")
 
 
-def _table(path: Path) -> Path:
-    """The one table in a folder."""
+def _only_table(path: Path) -> Path:
     tables = _tables(path)
-    if len(tables) != 1:
-        there = (
-            f"are several tables, open one: {', '.join(table.name for table in tables)}"
-            if tables
-            else f"is no table ({', '.join(suffix for suffix, kind in _BY_SUFFIX.items() if kind == 'table')})"
-        )
-        raise InputError(f"{path}: there {there}.")
+    if len(tables) > 1:
+        raise InputError(f"{path}: several tables, open one of them: {', '.join(table.name for table in tables)}.")
+    if not tables:
+        suffixes = ", ".join(suffix for suffix, kind in _BY_SUFFIX.items() if kind == "table")
+        raise InputError(f"{path}: no table ({suffixes}) in this folder.")
     return tables[0]
 
 
-def _listed(kinds: Any, joint: str = "; ") -> str:
-    return joint.join(KINDS[kind][2] for kind in kinds)
+def _described(kinds: Iterable[str], joint: str = "; ") -> str:
+    return joint.join(FORMATS[kind].description for kind in kinds)
 
 
 def _check_options(kind: str, function: Callable[..., Dataset], options: dict[str, Any]) -> None:
     parameters = inspect.signature(function).parameters
-    known = [name for name in parameters if name not in ("path", "options")]
+    available = [name for name in parameters if name not in ("path", "options")]
     if "options" in parameters:
-        known += ImageOptions.__annotations__
+        available += ImageOptions.__annotations__
     for option in options:
-        if option not in known:
-            raise InputError(f"{option!r} is no option for {kind}, {KINDS[kind][2]}; there are {', '.join(known)}.")
+        if option not in available:
+            raise InputError(
+                f"{option!r} is not an option for {kind}, {FORMATS[kind].description}. Available options: "
+                f"{', '.join(available)}."
+            )
+
+
+def _recorded(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options as JSON holds them, with absolute paths; the features of a pack are a name inside of it."""
+    recorded = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
+    for name in _PATH_OPTIONS:
+        if isinstance(recorded.get(name), str) and not (kind == "pack" and name == "features"):
+            recorded[name] = os.path.abspath(recorded[name])
+    return recorded

@@ -1,9 +1,8 @@
 """The practitioner's training: from a path to a finished run, with nothing fully labelled."""
 
-import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +92,7 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
         device=job.device,
         trackers=(tracker(job.track, out),) if job.track else (),
         progress=progress,
-        source=_fingerprint(dataset),
+        source=dataset.fingerprint(),
     )
     _make_way(run)
     with truth_closed():
@@ -138,18 +137,6 @@ def _with_size(job: TrainJob) -> dict[str, Any]:
     return {"size": job.size or DEFAULT_SIZE.get(job.model or DEFAULT_MODEL, 224), **job.options}
 
 
-def _fingerprint(dataset: Dataset) -> str:
-    """Tells rows from others with the same labels: by their names, images by their files' sizes, features by some of
-    their numbers."""
-    digest = hashlib.sha256("\n".join(dataset.names.tolist()).encode())
-    if isinstance(dataset.store, ImageStore):
-        digest.update(np.array(dataset.store.file_sizes(), np.int64).tobytes())
-    else:
-        some = np.linspace(0, len(dataset) - 1, min(len(dataset), 16)).astype(np.int64)
-        digest.update(dataset.store.batch(some).cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
 def _absolute(data: str) -> str:
     return data if data == "scenes" else str(Path(data).resolve())
 
@@ -168,10 +155,8 @@ def _without_bad_rows(dataset: Dataset, say: Callable[[str], None]) -> Dataset:
     bad = np.setdiff1d(np.arange(len(dataset)), good)
     named = ", ".join(dataset.names[bad[:3]].tolist()) + (", …" if len(bad) > 3 else "")
     say(f"{len(bad)} of {len(dataset)} images cannot be read and are left out: {named}")
-    parts = {name: np.intersect1d(getattr(dataset, name), good) for name in ("train", "validation", "test")}
-    return Dataset(
-        dataset.name, dataset.store, dataset.names, dataset.labels, dataset.truth, **parts, notes=dataset.notes
-    )
+    train, validation, test = (np.intersect1d(part, good) for part in (dataset.train, dataset.validation, dataset.test))
+    return replace(dataset, train=train, validation=validation, test=test)
 
 
 def _network(job: TrainJob, made: Method, dataset: Dataset) -> nn.Module:

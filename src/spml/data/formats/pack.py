@@ -1,18 +1,31 @@
-"""Packs: a data set as one folder of zip files of images, `labels.npz` and feature matrices."""
+"""Packs: a fully labelled data set in one folder, with its split and its simulated single positives.
+
+A pack is a folder with
+
+- `labels.npz`, arrays written by `numpy.savez`:
+  `image` (N names), `classes` (L names), `labels` (N, L; 1 present, 0 absent), `observed` (N; the class of the row's
+  observed positive, -1 for none), row numbers `train`, `validation` (`val` in older packs) and `test`, and optionally
+  `largest_share` (N, L; share of the image that the largest box of the class covers, 0 where it is absent).
+  A row whose `labels` contradict its `observed` positive counts as not fully labelled: only that positive is known.
+- any number of `*.zip` files with the images. The member of row i is called `image[i]`, with or without a suffix.
+- any number of feature matrices `features*.npy`, (N, D), in the order of the rows.
+
+Images or features may be absent, not both.
+"""
 
 from __future__ import annotations
 
 import os
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from spml.data.dataset import PHOTO_SIZE, Dataset, Truth
+from spml.data.dataset import PARTS, PHOTO_SIZE, Dataset, ImageOptions, Truth
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import SUFFIXES, FilePath, ImageStore
 from spml.errors import InputError
@@ -21,7 +34,8 @@ from spml.labels.inputs import row_indices
 
 Int64 = npt.NDArray[np.int64]
 
-_REQUIRED = ("image", "classes", "labels", "observed", "train", "val", "test")
+_REQUIRED = ("image", "classes", "labels", "observed", *PARTS)
+_RENAMED = {"val": "validation"}  # as older packs call it
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,27 +67,13 @@ class Pack:
 
     def images(self, size: int = 320, **options: Any) -> ImageStore:
         """The images of all rows, in their order; `options` are those of `ImageStore`."""
-        where = _members(self.directory)
-        missing = [name for name in self.ids.tolist() if name not in where]
-        if missing:
-            raise InputError(
-                f"{self.directory}: image {missing[0]!r} is in none of the .zip files there "
-                f"({len(missing)} of {len(self)} are missing)."
-            )
-        return ImageStore([where[name] for name in self.ids.tolist()], size, **options)
+        return ImageStore(_image_sources(self.directory, self.ids.tolist()), size, **options)
 
     def features(self, name: str | None = None) -> FeatureStore:
         """The features of all rows, in their order: the file `name`, or the only features*.npy there is."""
-        if name is None:
-            found = sorted(path.name for path in self.directory.glob("features*.npy"))
-            if not found:
-                raise InputError(f"{self.directory}: a feature matrix features*.npy is expected there.")
-            if len(found) > 1:
-                raise InputError(f"{self.directory}: there are several feature files, name one: {', '.join(found)}.")
-            name = found[0]
-        store = FeatureStore(self.directory / name)
+        store = FeatureStore(self.directory / name if name else _feature_file(self.directory))
         if len(store) != len(self):
-            raise InputError(f"{self.directory / name}: it has {len(store)} rows, labels.npz {len(self)}.")
+            raise InputError(f"{self.directory}: it has {len(store)} rows, labels.npz {len(self)}.")
         return store
 
     def training_labels(self) -> Labels:
@@ -95,21 +95,79 @@ class Pack:
 
 
 def load_pack(directory: FilePath) -> Pack:
-    """Read `labels.npz` of a pack; images and features are opened when asked for.
-
-    `labels.npz` holds `image` (N names), `classes` (L names), `labels` (N, L; 1 present, 0 absent), `observed`
-    (N; a class or -1), row numbers `train`, `val`, `test` and, where there is one, `largest_share` (N, L).
-    A row whose labels do not hold its own observed positive is one whose labels are not known.
-    """
+    """Read `labels.npz` of a pack; images and features are opened when asked for."""
     folder = Path(directory)
+    return Pack(folder, *_read_labels(folder))
+
+
+class _PackLabels(NamedTuple):
+    """The arrays of `labels.npz`, checked."""
+
+    names: npt.NDArray[np.str_]
+    classes: tuple[str, ...]
+    truth: npt.NDArray[np.int8]
+    observed: Int64
+    train: Int64
+    validation: Int64
+    test: Int64
+    largest_share: npt.NDArray[np.float32] | None
+
+
+def from_pack(
+    path: FilePath, *, features: bool | str | None = None, size: int = PHOTO_SIZE, **options: Unpack[ImageOptions]
+) -> Dataset:
+    """Open a pack with its own split and single positives.
+
+    Parameters
+    ----------
+    path : path
+        The folder of the pack.
+    features : bool or str, optional
+        True takes the only feature matrix of the pack, a file name takes that one, False takes the images. By default
+        images, where there are any.
+    size : int
+        Side of the decoded images, in pixels.
+    **options
+        Options of `ImageStore`.
+
+    Returns
+    -------
+    Dataset
+    """
+    folder = Path(path)
+    pack = _read_labels(folder)
+    names = pack.names.tolist()
+    store: ImageStore | FeatureStore
+    if features is None:
+        features = not any(folder.glob("*.zip"))
+    if features:
+        file = _feature_file(folder) if features is True else folder / features
+        store = FeatureStore(file)
+        if len(store) != len(names):
+            raise InputError(f"{file}: it has {len(store)} rows, labels.npz has {len(names)}.")
+    else:
+        store = ImageStore(_image_sources(folder, names), size, **options)
+    labels = Labels.from_indices(pack.observed, pack.classes, ids=names)
+    truth = Truth(Labels.from_matrix(pack.truth, pack.classes, ids=names), pack.largest_share)
+    parts = (pack.train, pack.validation, pack.test)
+    dataset = Dataset(folder.resolve().name, store, pack.names, labels, truth, *parts)
+    incomplete = int((~dataset.fully_labelled[np.concatenate(parts)]).sum())
+    if not incomplete:
+        return dataset
+    return replace(
+        dataset, notes=(f"{incomplete} rows are not fully labelled: only their observed positive is known.",)
+    )
+
+
+def _read_labels(folder: Path) -> _PackLabels:
     if not folder.is_dir():
-        raise InputError(f"{folder}: there is no such folder; a pack is a folder with labels.npz.")
+        raise InputError(f"{folder}: no such folder; a pack is a folder with labels.npz.")
     path = folder / "labels.npz"
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file; a pack has its labels there.")
+        raise InputError(f"{path}: no such file; a pack has its labels there.")
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+            arrays = {_RENAMED.get(name, name): file[name] for name in file.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: this is not a .npz file of arrays ({error}).") from error
     for name in _REQUIRED:
@@ -125,43 +183,21 @@ def load_pack(directory: FilePath) -> Pack:
     if not np.isin(labels, (0, 1)).all():
         raise InputError(f"{path}: 'labels' holds other values than 0 and 1.")
     truth = np.where(labels == 1, 1, -1).astype(np.int8)
-    seen = np.flatnonzero(observed >= 0)
-    unknown = seen[truth[seen, observed[seen]] != 1]
+    labelled = np.flatnonzero(observed >= 0)
+    unknown = labelled[truth[labelled, observed[labelled]] != 1]
     truth[unknown] = 0
     truth[unknown, observed[unknown]] = 1
     share = arrays.get("largest_share")
-    return Pack(
-        directory=folder,
-        ids=arrays["image"].astype(str),
-        classes=tuple(arrays["classes"].astype(str).tolist()),
-        truth=truth,
-        observed=observed,
-        train=_whole_numbers(path, "train", arrays["train"], 0, rows),
-        val=_whole_numbers(path, "val", arrays["val"], 0, rows),
-        test=_whole_numbers(path, "test", arrays["test"], 0, rows),
-        largest_share=None if share is None else share.astype(np.float32),
-    )
-
-
-def from_pack(path: FilePath, *, features: bool | str | None = None, size: int = PHOTO_SIZE, **options: Any) -> Dataset:
-    """A pack with its own split and single positives; `options` are those of `ImageStore`.
-
-    `features` True or the name of a file takes features, False images; None images where there are any.
-    """
-    pack = load_pack(path)
-    wanted = features if features is not None else not any(pack.directory.glob("*.zip"))
-    name = wanted if isinstance(wanted, str) else None
-    store: ImageStore | FeatureStore = pack.features(name) if wanted else pack.images(size, **options)
-    names = pack.ids.tolist()
-    labels = Labels.from_indices(pack.observed, pack.classes, ids=names)
-    truth = Labels.from_matrix(pack.truth, pack.classes, ids=names)
-    unknown = int((~pack.known[np.concatenate([pack.train, pack.val, pack.test])]).sum())
-    notes = (
-        (f"{unknown} rows are not fully labelled: of these only the observed positive is known.",) if unknown else ()
-    )
-    parts = (pack.train, pack.val, pack.test)
-    return Dataset(
-        pack.directory.resolve().name, store, pack.ids, labels, Truth(truth, pack.largest_share), *parts, notes
+    train, validation, test = (_whole_numbers(path, name, arrays[name], 0, rows) for name in PARTS)
+    return _PackLabels(
+        arrays["image"].astype(str),
+        tuple(arrays["classes"].astype(str).tolist()),
+        truth,
+        observed,
+        train,
+        validation,
+        test,
+        None if share is None else share.astype(np.float32),
     )
 
 
@@ -173,20 +209,35 @@ def _whole_numbers(path: Path, name: str, values: npt.NDArray[Any], low: int, hi
     return values.astype(np.int64)
 
 
-def _members(directory: Path) -> dict[str, tuple[str, str]]:
-    """Image name, with and without its suffix -> the zip file that has it, and its name there."""
-    archives = sorted(directory.glob("*.zip"))
+def _feature_file(folder: Path) -> Path:
+    found = sorted(folder.glob("features*.npy"))
+    if not found:
+        raise InputError(f"{folder}: no feature matrix (features*.npy) in this pack.")
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise InputError(f"{folder}: several feature files; choose one with features: {names}.")
+    return found[0]
+
+
+def _image_sources(folder: Path, names: list[str]) -> list[tuple[str, str]]:
+    """Zip file and member of each image; a name may leave out the member's suffix."""
+    archives = sorted(folder.glob("*.zip"))
     if not archives:
-        raise InputError(f"{directory}: the images are expected there in .zip files, and there is none.")
+        raise InputError(f"{folder}: no .zip files with images in this pack.")
     found: dict[str, tuple[str, str]] = {}
     for archive in archives:
         try:
             with zipfile.ZipFile(archive) as file:
-                names = file.namelist()
+                members = file.namelist()
         except (OSError, zipfile.BadZipFile) as error:
-            raise InputError(f"{archive}: this is not a zip file that can be read ({error}).") from error
-        for name in names:
-            stem, suffix = os.path.splitext(name)
+            raise InputError(f"{archive}: this is not a readable zip file ({error}).") from error
+        for member in members:
+            stem, suffix = os.path.splitext(member)
             if suffix.lower() in SUFFIXES:
-                found[name] = found[stem] = (str(archive), name)
-    return found
+                found[member] = found[stem] = (str(archive), member)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise InputError(
+            f"{folder}: image {missing[0]!r} is in none of the .zip files ({len(missing)} of {len(names)} are missing)."
+        )
+    return [found[name] for name in names]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from spml.data.dataset import Dataset, Int64
+from spml.data.dataset import PARTS, Dataset, Int64
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
@@ -37,14 +37,12 @@ def from_known(
     Where no row is for validation, some of the training rows become it (`carve`).
     """
     assert labels.ids is not None
-    parts: dict[str, Int64] = {
-        part: np.flatnonzero(np.array(splits) == part) for part in ("train", "validation", "test")
-    }
-    if not len(parts["train"]):
+    train, validation, test = (np.flatnonzero(np.array(splits) == part) for part in PARTS)
+    if not len(train):
         raise InputError(f"{name}: no row is for training.")
-    if not len(parts["validation"]):
-        parts["train"], parts["validation"] = carve(labels, parts["train"], share=validation_share, seed=seed)
-    return Dataset(name, store, labels.ids, labels, None, **parts, notes=(*notes, *class_notes(labels)))
+    if not len(validation):
+        train, validation = carve(labels, train, share=validation_share, seed=seed)
+    return Dataset(name, store, labels.ids, labels, None, train, validation, test, (*notes, *class_notes(labels)))
 
 
 def carve(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 1200) -> tuple[Int64, Int64]:

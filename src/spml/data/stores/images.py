@@ -210,9 +210,10 @@ class ImageStore:
         self._prepared = False
         self._filled = np.zeros(len(self), bool)
         self._pixels: UInt8 | None = None
+        self._from_array = False
         self._file: Path | None = None
         if cache_path is not None:
-            self._file = Path(cache_path) / f"images-{self._fingerprint()[:24]}.npy"
+            self._file = Path(cache_path) / f"images-{self._cache_key()[:24]}.npy"
         elif self.nbytes <= (min(8 * _GIB, free_memory() // 2) if cache_limit is None else cache_limit):
             self._pixels = np.empty(self._shape, np.uint8)  # pages are taken when rows are written
 
@@ -226,7 +227,7 @@ class ImageStore:
         if not pixels.size:
             raise InputError(f"there is no image: the array has the shape {pixels.shape}.")
         store = cls([f"image {row}" for row in range(len(pixels))], pixels.shape[2], cache_limit=0)
-        store._pixels = pixels
+        store._pixels, store._from_array = pixels, True
         store._filled[:] = True
         store._prepared = True
         return store
@@ -258,25 +259,20 @@ class ImageStore:
         source = self._sources[row]
         return source if isinstance(source, str) else "/".join(source)
 
-    def file_sizes(self) -> list[int]:
-        """The bytes of each image's file, of a member of a zip file those of the archive; 0 where there is no file.
+    def fingerprint(self) -> str:
+        """A digest of the images: sizes of files, sizes and checksums of zip members, bytes of decoded images.
 
-        Copied data have the same, other images hardly ever.
+        Copies of the data in another folder have the same.
         """
-        archives: dict[str, int] = {}
-
-        def size(path: str) -> int:
-            try:
-                return os.stat(path).st_size
-            except NotADirectoryError:  # a zip file is on the way to it
-                folder = os.path.dirname(path)
-                if folder not in archives:
-                    archives[folder] = size(folder)
-                return archives[folder]
-            except OSError:
-                return 0
-
-        return [size(self.name(row)) for row in range(len(self))]
+        digest = hashlib.sha256(repr(len(self)).encode())
+        if self._from_array:
+            for start in range(0, len(self), self._block):
+                block = self.batch(np.arange(start, min(start + self._block, len(self)))).cpu().numpy()
+                digest.update(zlib.crc32(block.data).to_bytes(4, "little"))
+            return digest.hexdigest()
+        for source in self._sources:
+            digest.update(repr(self._archives.stamp(*source) if isinstance(source, tuple) else _bytes(source)).encode())
+        return digest.hexdigest()
 
     @property
     def bad(self) -> list[BadImage]:
@@ -291,7 +287,7 @@ class ImageStore:
             self.prepare()
         return np.setdiff1d(np.arange(len(self)), np.fromiter(self._bad, np.int64, len(self._bad)))
 
-    def _fingerprint(self) -> str:
+    def _cache_key(self) -> str:
         """SHA-256 (hex) of what decides the pixels: sources (name, bytes, time of change), size, policy, limit."""
         digest = hashlib.sha256(
             json.dumps(["spml images 1", len(self), self.size, self.policy, self._max_pixels]).encode()
@@ -592,6 +588,14 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _bytes(path: str) -> int:
+    """The size of a file, 0 where it cannot be found: decoding reports that."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
 def _plain(source: Source) -> str | tuple[str, str]:
     if isinstance(source, tuple):
         return os.fspath(source[0]), source[1]
@@ -616,12 +620,24 @@ class _Archives:
         self._open: dict[str, zipfile.ZipFile] = {}
         self._lock = threading.Lock()
 
+    def _archive(self, path: str) -> zipfile.ZipFile:
+        if path not in self._open:
+            self._open[path] = zipfile.ZipFile(path)
+        return self._open[path]
+
+    def stamp(self, path: str, member: str) -> tuple[int, int]:
+        """Size and checksum of a member; zeros where there is none: reading reports that."""
+        try:
+            with self._lock:
+                info = self._archive(path).getinfo(member)
+                return info.file_size, info.CRC
+        except (OSError, KeyError, zipfile.BadZipFile):
+            return 0, 0
+
     def read(self, path: str, member: str, limit: int) -> bytes:
         try:
             with self._lock:
-                if path not in self._open:
-                    self._open[path] = zipfile.ZipFile(path)
-                archive = self._open[path]
+                archive = self._archive(path)
                 unpacked = archive.getinfo(member).file_size
                 if unpacked > limit:
                     raise _Unreadable(f"it unpacks to {unpacked} bytes, over the limit of {limit} (4·max_pixels)")
