@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from record import hardware, record
 from spml.bench.linear import BATCH_SIZES, LEARNING_RATES, LinearData, linear_grid
 from spml.data.formats.pack import Pack, load_pack
-from spml.train.loop import choose_device
+from spml.train.device import choose_device
 
 METHODS = "bce,bce-ls,iun,an,an-ls,wan,epr,role,em,em-apl,lasd"
 # The tables of Cole et al. come from code that smooths by ε where the paper smooths by ε/2.

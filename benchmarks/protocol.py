@@ -41,7 +41,7 @@ from spml.bench.draws import Draw
 from spml.bench.jobs import Job, run_job
 from spml.data import Pack, load_pack
 from spml.models.backbones import load_backbone
-from spml.train.loop import choose_device
+from spml.train.device import choose_device
 from spml.train.settings import TrainSettings
 
 SEED = 0

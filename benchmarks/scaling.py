@@ -40,8 +40,8 @@ def train(kind: str, folder: Path, batch: int) -> None:
     from spml.models import build_classifier
     from spml.models.feature_classifier import FeatureClassifier
     from spml.train.examples import Examples
-    from spml.train.loop import Run
     from spml.train.settings import TrainSettings
+    from spml.train.trainer import Trainer
 
     torch.set_num_threads(1)
     rows = STEPS * batch
@@ -57,7 +57,7 @@ def train(kind: str, folder: Path, batch: int) -> None:
         training = Examples(data.store, data.train[:rows], data.labels.subset(data.train[:rows]))
         network = build_classifier("small", len(data.classes), image_size=data.store.size)
     settings = TrainSettings(epochs=EPOCHS, batch_size=batch, learning_rate=1e-3)
-    run = Run(folder, network, method("an"), training, None, settings, device="cpu", progress=False)
+    run = Trainer(folder, network, method("an"), training, None, settings, device="cpu", progress=False)
     before = time.process_time()
     run.fit()
     busy = (time.process_time() - before) / (STEPS * EPOCHS)

@@ -34,9 +34,10 @@ from spml.data import ImageStore
 from spml.labels import Labels
 from spml.methods import METHODS, Clock, method
 from spml.models import Classifier, build_classifier
+from spml.train.device import choose_device
 from spml.train.examples import Examples
-from spml.train.loop import Run, choose_device
 from spml.train.settings import TrainSettings
+from spml.train.trainer import Trainer
 
 SEED = 0
 EPOCH, EPOCHS = 6, 10
@@ -85,13 +86,13 @@ class Task:
         size, classes = self.store.size, self.truth.shape[1]
         return build_classifier(self.backbone, classes, head, pretrained=False, image_size=size, **settings)
 
-    def run(self, name: str, network: Classifier, batch_size: int, **settings: Any) -> Run:
+    def run(self, name: str, network: Classifier, batch_size: int, **settings: Any) -> Trainer:
         """A run of the method on a copy of the network, about to begin."""
         made = method(name)
         training = Examples(self.store, np.arange(len(self.store)), self.labels(made.needs.labels))
         train = TrainSettings(epochs=EPOCHS, batch_size=batch_size, precision="bf16", seed=SEED, **settings)
         nowhere = Path(os.devnull)  # single steps write nothing
-        return Run(
+        return Trainer(
             nowhere, copy.deepcopy(network), made, training, None, train, k=K, device=str(self.device), progress=False
         )
 
@@ -103,7 +104,7 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def turn(run: Run, steps: int, epoch: int = EPOCH) -> float:
+def turn(run: Trainer, steps: int, epoch: int = EPOCH) -> float:
     """Seconds a step, over so many full batches as the loop takes them."""
     size, order = run.settings.batch_size, run._order(epoch)
     full, total = len(order) // size, EPOCHS * run.batches
@@ -117,7 +118,7 @@ def turn(run: Run, steps: int, epoch: int = EPOCH) -> float:
     return (now(run.device) - started) / steps
 
 
-def in_turns(runs: Sequence[Run], steps: int, rounds: int) -> list[float]:
+def in_turns(runs: Sequence[Trainer], steps: int, rounds: int) -> list[float]:
     """Seconds a step of each run: the median of its turns."""
     for run in runs:
         turn(run, WARM_UP)
@@ -128,7 +129,7 @@ def in_turns(runs: Sequence[Run], steps: int, rounds: int) -> list[float]:
     return [statistics.median(times) for times in zip(*found, strict=True)]
 
 
-def epoch_end(run: Run) -> float:
+def epoch_end(run: Trainer) -> float:
     """Seconds of what the method does after an epoch, with predictions of all training rows where it asks for them."""
     if not run.method.needs.epoch_predictions:
         return 0.0
@@ -140,7 +141,7 @@ def epoch_end(run: Run) -> float:
     return statistics.median(times)
 
 
-def is_recorded(run: Run) -> bool:
+def is_recorded(run: Trainer) -> bool:
     return run._graph is not None and run._graph.graph is not None
 
 
@@ -218,7 +219,14 @@ def compare_methods(task: Task, names: list[str], batch: int, steps: int, rounds
 
 
 def compare_with(
-    baseline: Run, task: Task, name: str, network: Classifier, batch: int, steps: int, rounds: int, table: Path | None
+    baseline: Trainer,
+    task: Task,
+    name: str,
+    network: Classifier,
+    batch: int,
+    steps: int,
+    rounds: int,
+    table: Path | None,
 ) -> float:
     """Measure, print and record one method; returns its time a view over AN's."""
     head, settings = METHODS[name].needs.head, METHODS[name].head_settings

@@ -12,8 +12,8 @@ from spml.runs.log import read_log
 from spml.testing.contract import tiny_examples
 from spml.train.examples import Examples
 from spml.train.job import TrainJob, train_job
-from spml.train.loop import Run
 from spml.train.settings import TrainSettings
+from spml.train.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -54,7 +54,7 @@ def trained(name, folder, graphs, precision="32"):
         kernels=graphs,
     )
     examples = Examples(store, np.arange(42), labels)
-    run = Run(folder, classifier, made, examples, examples, settings, k=1.5, device="cuda", progress=False)
+    run = Trainer(folder, classifier, made, examples, examples, settings, k=1.5, device="cuda", progress=False)
     run.fit()
     return run
 

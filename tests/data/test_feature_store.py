@@ -17,8 +17,8 @@ from spml.labels import Labels
 from spml.methods import method
 from spml.models.feature_classifier import FeatureClassifier, feature_classifier_from_description, merge_heads
 from spml.train.examples import Examples
-from spml.train.loop import Run
 from spml.train.settings import TrainSettings
+from spml.train.trainer import Trainer
 
 ROWS = ([3, 0, 3], np.array([5]), torch.tensor([1, 2]), range(6), [])
 
@@ -266,7 +266,7 @@ def test_how_frequent_labels_are_is_learned_as_soon_as_what_they_look_like(tmp_p
     training = Examples(FeatureStore(features), np.arange(400), Labels.from_indices(shown, list("abcd")))
     classifier = FeatureClassifier(400, 4)
     settings = TrainSettings(epochs=4, batch_size=8, learning_rate=1e-3)
-    Run(tmp_path, classifier, method("an"), training, None, settings, device="cpu", progress=False).fit()
+    Trainer(tmp_path, classifier, method("an"), training, None, settings, device="cpu", progress=False).fit()
     said = torch.sigmoid(classifier.eval()(torch.zeros(1, 400)).logits)[0]
     assert said[3] < 0.15, said
     assert (said[:3] > said[3]).all()

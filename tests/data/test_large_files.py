@@ -44,8 +44,8 @@ from spml.testing import contract as checks
 from spml.train.examples import Examples
 from spml.train.linear import HeadResult, HeadSpec, group, train_heads
 from spml.train.linear import evaluator as judge
-from spml.train.loop import Run
 from spml.train.settings import TrainSettings
+from spml.train.trainer import Trainer
 
 ROWS, DIM, CLASSES = 40, 6, 21
 SPLITS = {name: made.needs.splits for name, made in METHODS.items() if made.needs.splits}
@@ -352,13 +352,13 @@ def test_a_file_that_was_cut_is_named(large: tuple[Path, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("step", [1, 8, 13])
 def test_a_run_on_a_large_file_resumes_in_a_window(large: tuple[Path, np.ndarray], tmp_path: Path, step: int) -> None:
-    def run(folder: Path, stop: int | None = None) -> Run:
+    def run(folder: Path, stop: int | None = None) -> Trainer:
         torch.manual_seed(0)
         training = Examples(FeatureStore(large[0]), np.arange(0, 400), single(400))
         validation = Examples(training.store, np.arange(400, 500), single(100))
         settings = TrainSettings(epochs=2, batch_size=12, averaging=0.9)
         interrupted = threading.Event()
-        made = Run(folder, FeatureClassifier(8, CLASSES), method("an"), training, validation, settings,
+        made = Trainer(folder, FeatureClassifier(8, CLASSES), method("an"), training, validation, settings,
                    device="cpu", progress=False, interrupted=interrupted)  # fmt: skip
         move = made._train_step
 
@@ -428,7 +428,7 @@ def test_images_beyond_the_limit_are_held_two_batches_at_a_time(
     settings = TrainSettings(epochs=2, batch_size=batch, evaluation_batch=batch)
     torch.manual_seed(0)
     network = build_classifier("small", num_classes=3, image_size=size)
-    run = Run(tmp_path / "run", network, method("an"), *parts, settings, device="cpu", progress=False)
+    run = Trainer(tmp_path / "run", network, method("an"), *parts, settings, device="cpu", progress=False)
     run.fit()
     run.predict(parts[0])
     until = time.monotonic() + 30
@@ -446,7 +446,7 @@ def test_reading_ahead_changes_nothing_of_a_run(tmp_path: Path) -> None:
         torch.manual_seed(0)
         network = build_classifier("small", num_classes=3, image_size=24)
         settings = TrainSettings(epochs=2, batch_size=5)
-        Run(tmp_path / name, network, method("an"), *parts, settings, device="cpu", progress=False).fit()
+        Trainer(tmp_path / name, network, method("an"), *parts, settings, device="cpu", progress=False).fit()
     assert checks.run_bytes(tmp_path / "kept") == checks.run_bytes(tmp_path / "streamed")
 
 

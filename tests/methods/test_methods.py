@@ -15,7 +15,7 @@ from spml.losses import assume_negative
 from spml.methods import METHODS, Batch, Clock, Geometry, Method, Needs, Problem, loss_method, method, register
 from spml.methods.memory import RowMemory
 from spml.testing import contract as checks
-from spml.train.loop import Gathered
+from spml.train.distributed import GatheredOutputs
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -416,7 +416,7 @@ def test_lac_begins_its_second_stage_half_way_and_fills_its_queue():
 
     def model(view):
         embeddings = torch.nn.functional.normalize(torch.randn(4, 4, 8, generator=generator), dim=-1)
-        return Gathered((torch.full((4, 4), -5.0), embeddings, None))
+        return GatheredOutputs((torch.full((4, 4), -5.0), embeddings, None))
 
     batch = Batch(rows, labels.batch(rows), (rows, rows))
     made.loss(batch, model, Clock(2, 4))
@@ -451,7 +451,7 @@ def test_en_scl_remembers_maps_in_image_coordinates():
         shown = heat.flip(-1) if flip else heat
         geometry = Geometry(torch.tensor([flip]))
         batch = Batch(rows, labels.batch(rows), (rows,), (geometry,))
-        return made.loss(batch, lambda view: Gathered((torch.zeros(1, 4), None, shown)), Clock())
+        return made.loss(batch, lambda view: GatheredOutputs((torch.zeros(1, 4), None, shown)), Clock())
 
     loss(True)
     assert torch.allclose(made.heat.values[0].float(), heat[0].sigmoid(), atol=1e-3)

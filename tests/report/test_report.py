@@ -43,8 +43,8 @@ from spml.runs.folder import RunFolder, open_run
 from spml.train.examples import Examples
 from spml.train.finish import finish
 from spml.train.job import TrainJob, train_job
-from spml.train.loop import Run
 from spml.train.settings import TrainSettings
+from spml.train.trainer import Trainer
 
 EVIL_CLASS = "<script>window.hacked=1</script>"
 EVIL_FILE = '"><img src=x onerror="window.hacked=1">/a&b\u202e.jpg'
@@ -113,7 +113,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     data = scenes(**options)
     torch.manual_seed(0)
     network = build_classifier("small", 10, "label-wise", image_size=32, width=16, feedforward=16)
-    run = Run(
+    run = Trainer(
         tmp_path_factory.mktemp("runs") / "label-wise",
         network,
         method("role"),

@@ -13,9 +13,9 @@ from spml.train.evaluation import selection_score
 from spml.train.examples import Examples
 from spml.train.linear import HeadSpec
 from spml.train.linear_init import linear_init
-from spml.train.loop import Run
 from spml.train.pooled_features import pooled_features
 from spml.train.settings import TrainSettings
+from spml.train.trainer import Trainer
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_head_and_memory_are_those_of_the_best_epoch(examples, tmp_path):
     images = validation.store.batch(validation.rows)
     assert torch.allclose(classifier.eval()(images).logits, features @ best.weight + best.bias, atol=1e-4)
 
-    run = Run(
+    run = Trainer(
         tmp_path, classifier, method("role"), training, validation, TrainSettings(epochs=2, batch_size=8),
         k=1.6, start=best.method_state, device="cpu", progress=False,
     )  # fmt: skip

@@ -18,10 +18,10 @@ from spml.train import soft_labels as looking
 from spml.train.examples import Examples
 from spml.train.head import head_for
 from spml.train.linear import HeadSpec, train_heads
-from spml.train.loop import Run
 from spml.train.pooled_features import pooled_features
 from spml.train.settings import TrainSettings
-from spml.train.soft_labels import FOLDS, first_look, out_of_fold_heads, worth_a_look
+from spml.train.soft_labels import FOLDS, cross_fitted_probes, probe_features, supports_probes
+from spml.train.trainer import Trainer
 
 CLASSES = ("a", "b", "c", "d", "e")
 
@@ -44,7 +44,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_confidences_find_what_was_not_named() -> None:
     features, truth, labels = some_rows(1000)
-    seen = first_look(FeatureStore(features), labels, progress=False).confidences
+    seen = probe_features(FeatureStore(features), labels, progress=False).confidences
     known = labels.dense()
     assert (seen[known > 0] == 1).all()
     present, absent = seen[(known == 0) & truth], seen[(known == 0) & ~truth]
@@ -55,7 +55,7 @@ def test_confidences_find_what_was_not_named() -> None:
 
 def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
     features, _, labels = some_rows(80)
-    heads = out_of_fold_heads(FeatureStore(features), labels, seed=3, progress=False)
+    heads = cross_fitted_probes(FeatureStore(features), labels, seed=3, progress=False)
     fold = np.random.default_rng([3, 0xF01D]).permutation(80) % FOLDS
     outside, inside = np.flatnonzero(fold == 1), np.flatnonzero(fold != 1)
     spec = HeadSpec("annotator-em", {}, looking.LEARNING_RATE, looking.BATCH_SIZE, 3)
@@ -91,7 +91,7 @@ def test_without_a_look_doubt_falls_where_a_network_learns() -> None:
 @pytest.mark.parametrize("head", ["linear", "cam"])
 def test_the_network_starts_with_the_heads_that_looked(head: str) -> None:
     features, truth, labels = some_rows(1000)
-    look = first_look(FeatureStore(features), labels, progress=False)
+    look = probe_features(FeatureStore(features), labels, progress=False)
     seen = torch.sigmoid(torch.from_numpy(features) @ look.weight.T + look.bias).numpy()
     assert seen[truth].mean() > 0.5
     assert seen[~truth].mean() < 0.1
@@ -119,21 +119,21 @@ def test_what_is_known_stays_known() -> None:
     features, truth, labels = some_rows()
     table = labels.dense().copy()
     table[:20] = np.where(truth[:20], 1, -1)
-    seen = first_look(FeatureStore(features), Labels.from_matrix(table, CLASSES), progress=False).confidences
+    seen = probe_features(FeatureStore(features), Labels.from_matrix(table, CLASSES), progress=False).confidences
     assert (seen[:20] == truth[:20]).all()
 
 
 def test_where_it_is_worth_looking() -> None:
     _, _, labels = some_rows()
     classifier = build_classifier("small", 5, image_size=32)
-    assert not worth_a_look(classifier, labels)  # random weights
+    assert not supports_probes(classifier, labels)  # random weights
     classifier.description["weights"] = {"source": "ImageNet"}
-    assert worth_a_look(classifier, labels)
-    assert not worth_a_look(torch.nn.Linear(3, 5), labels)
-    assert not worth_a_look(classifier, labels.subset(np.arange(20)))
+    assert supports_probes(classifier, labels)
+    assert not supports_probes(torch.nn.Linear(3, 5), labels)
+    assert not supports_probes(classifier, labels.subset(np.arange(20)))
     pairs = np.zeros((240, 5), np.int8)
     pairs[:, :2] = 1
-    assert not worth_a_look(classifier, Labels.from_matrix(pairs, CLASSES))  # nobody chose one
+    assert not supports_probes(classifier, Labels.from_matrix(pairs, CLASSES))  # nobody chose one
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -219,16 +219,16 @@ def test_a_run_looks_once_and_remembers(tmp_path, monkeypatch: pytest.MonkeyPatc
     pixels = draw.integers(0, 256, (48, 3, 32, 32), dtype=np.uint8)
     labels = Labels.from_indices(draw.integers(0, 5, 48), CLASSES)
     looks = []
-    real = looking.first_look
-    monkeypatch.setattr(looking, "first_look", lambda *given, **named: looks.append(1) or real(*given, **named))
+    real = looking.probe_features
+    monkeypatch.setattr(looking, "probe_features", lambda *given, **named: looks.append(1) or real(*given, **named))
 
-    def run(epochs: int, folder: str) -> Run:
+    def run(epochs: int, folder: str) -> Trainer:
         torch.manual_seed(0)
         classifier = build_classifier("small", 5, image_size=32)
         classifier.description["weights"] = {"source": "ImageNet"}
         examples = Examples(ImageStore.from_array(pixels), np.arange(48), labels)
         settings = TrainSettings(epochs=epochs, batch_size=16, averaging=0.9)
-        made = Run(
+        made = Trainer(
             tmp_path / folder, classifier, method("auto"), examples, None, settings, device="cpu", progress=False
         )
         return made
@@ -257,7 +257,7 @@ def test_a_head_that_linear_init_trained_is_kept(tmp_path) -> None:
     classifier.description["weights"] = {"source": "ImageNet"}
     before = classifier.head.linear.weight.detach().clone()
     examples = Examples(store, np.arange(48), labels)
-    run = Run(tmp_path, classifier, method("auto"), examples, start={}, device="cpu", progress=False)
-    run._look_first()
+    run = Trainer(tmp_path, classifier, method("auto"), examples, start={}, device="cpu", progress=False)
+    run._probe()
     assert torch.equal(run.classifier.head.linear.weight, before)
     assert run.method.memory.values.any()

@@ -19,16 +19,17 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import method
 from spml.models import build_classifier
-from spml.runs import checkpoint
+from spml.runs import files as run_files
 from spml.runs.checkpoint import BackgroundWriter
 from spml.runs.files import read_tensors, write_tensors
 from spml.runs.log import read_log
 from spml.testing import contract as checks
+from spml.train.device import choose_device
 from spml.train.distributed import Processes
 from spml.train.evaluation import predict, selection_score
 from spml.train.examples import Examples
-from spml.train.loop import Run, choose_device
 from spml.train.settings import TrainSettings, rate_factor
+from spml.train.trainer import Trainer
 
 SLOW_RUN = """
 import sys, time, torch
@@ -113,8 +114,8 @@ def test_memory_of_another_data_set_is_refused(tmp_path):
 
 def test_a_writer_keeps_what_it_was_given_and_says_what_failed(tmp_path, monkeypatch):
     value, go_on = torch.zeros(3), threading.Event()
-    save = checkpoint.save_file
-    monkeypatch.setattr(checkpoint, "save_file", lambda *args, **kwargs: go_on.wait(60) and save(*args, **kwargs))
+    save = run_files.save_file
+    monkeypatch.setattr(run_files, "save_file", lambda *args, **kwargs: go_on.wait(60) and save(*args, **kwargs))
     with BackgroundWriter() as files:
         files.write((tmp_path / "a.safetensors", {"value": value}, {"step": 1}))
         value.fill_(1.0)  # training goes on
@@ -165,7 +166,7 @@ class Linear(torch.nn.Module):
         self.layer = torch.nn.Linear(4, 4)
 
     def forward(self, x):
-        return checks.Gathered((self.layer(x), None, None))
+        return checks.GatheredOutputs((self.layer(x), None, None))
 
 
 def run_on_features(folder, name="bce", labels=None, **settings):
@@ -174,7 +175,7 @@ def run_on_features(folder, name="bce", labels=None, **settings):
     held_out, held_out_truth = features(seed=1)
     validation = Examples(FeatureStore(held_out), np.arange(64), held_out_truth)
     chosen = {"epochs": 6, "batch_size": 8, "learning_rate": 0.05, **settings}
-    return Run(
+    return Trainer(
         folder, Linear(), method(name), examples, validation, TrainSettings(**chosen), device="cpu", progress=False
     )
 
@@ -246,7 +247,7 @@ def test_head_rate_and_clip(tmp_path):
     classifier = build_classifier("small", 2, pretrained=False, image_size=32)
     before = {n: p.detach().clone() for n, p in classifier.named_parameters()}
     settings = TrainSettings(epochs=1, batch_size=8, learning_rate=1e-3, head_rate=10.0, clip=1.0)
-    Run(
+    Trainer(
         tmp_path,
         classifier,
         method("an"),
@@ -277,7 +278,7 @@ def test_images_train_with_every_head(name, head, tmp_path):
     classifier = build_classifier("small", 3, head, pretrained=False, image_size=32, **extra)
     examples = Examples(ImageStore.from_array(pixels), np.arange(24), labels)
     settings = TrainSettings(epochs=4, batch_size=8, learning_rate=3e-3, precision="bf16", averaging=0.5)
-    best = Run(tmp_path, classifier, method(name), examples, examples, settings, device="cpu", progress=False).fit()
+    best = Trainer(tmp_path, classifier, method(name), examples, examples, settings, device="cpu", progress=False).fit()
     assert best["score"] > 0.6
     log = [line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "epoch"]
     assert len(log) == 4
@@ -298,7 +299,7 @@ def test_a_batch_made_during_a_transfer_is_the_one_made_after_it(tmp_path, monke
         torch.manual_seed(0)
         classifier = build_classifier("small", 3, pretrained=False, image_size=32)
         settings = TrainSettings(epochs=2, batch_size=8)
-        Run(folder, classifier, method("plc"), examples, None, settings, device="cpu", progress=False).fit()
+        Trainer(folder, classifier, method("plc"), examples, None, settings, device="cpu", progress=False).fit()
         monkeypatch.setattr(Processes, "average", transfer)
     assert len(made) == 6
     assert checks.run_bytes(tmp_path / "after") == checks.run_bytes(tmp_path / "during")

@@ -30,13 +30,14 @@ from spml.methods import METHODS, Method, method
 from spml.models import Classifier, build_classifier, classifier_from_description
 from spml.runs.files import read_tensors, write_text
 from spml.runs.log import read_log
+from spml.train.device import choose_device
 from spml.train.evaluation import predict
 from spml.train.examples import Examples
 from spml.train.head import head_for
 from spml.train.linear import HeadSpec
 from spml.train.linear_init import linear_init
-from spml.train.loop import Run, choose_device
 from spml.train.settings import TrainSettings
+from spml.train.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def run_job(
     start, resumed = None, (folder / "last.safetensors").exists()
     if job.linear_init and not resumed:  # a run broken off has passed that stage
         start = first_head(job, job.linear_init, classifier, training, validation, str(chosen))
-    run = Run(
+    run = Trainer(
         folder,
         classifier,
         made,

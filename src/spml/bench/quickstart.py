@@ -21,8 +21,8 @@ from spml.runs.folder import PREDICTIONS, RunFolder, open_run
 from spml.runs.log import read_log
 from spml.train.examples import Examples
 from spml.train.finish import finish
-from spml.train.loop import Run
 from spml.train.settings import TrainSettings
+from spml.train.trainer import Trainer
 
 REFERENCE = "bce"
 SETTINGS = TrainSettings(
@@ -84,7 +84,7 @@ def _train(folder: Path, name: str, options: dict[str, Any]) -> None:
     classifier = build_classifier("small", len(data.classes), made.needs.head, image_size=data.store.size)
     training = Examples(data.store, data.train, labels)
     validation = Examples(data.store, data.validation, data.labels.subset(data.validation))
-    run = Run(folder, classifier, made, training, validation, SETTINGS, progress=False)
+    run = Trainer(folder, classifier, made, training, validation, SETTINGS, progress=False)
     with truth_closed():
         run.fit()
     finish(run, data, {"path": "scenes", "options": options})

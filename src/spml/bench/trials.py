@@ -42,8 +42,8 @@ from spml.methods import METHODS
 from spml.models import build_classifier
 from spml.runs.files import atomic_path, read_tensors, write_tensors, write_text
 from spml.runs.folder import RunFolder, open_run
+from spml.train.device import choose_device
 from spml.train.linear import HeadResult, HeadSpec, train_heads
-from spml.train.loop import choose_device
 from spml.train.pooled_features import pooled_features
 from spml.train.settings import TrainSettings
 

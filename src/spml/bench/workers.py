@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from spml.errors import InputError
-from spml.train.loop import choose_device
+from spml.train.device import choose_device
 
 interrupted = threading.Event()
 """Of a worker: once it is set, what runs shall end soon, with a checkpoint where it makes one."""

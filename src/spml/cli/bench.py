@@ -59,7 +59,7 @@ def command(
         for kind, rows in list_files().items():
             print_table(("name", "description", "inputs"), rows, title=kind)
         return
-    from spml.train.loop import choose_device
+    from spml.train.device import choose_device
 
     choose_device(device)  # validate early, before any data is read
     if out is None and not dry_run:

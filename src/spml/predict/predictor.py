@@ -29,8 +29,7 @@ from spml.recover import Calibration
 from spml.recover import recover as recover_labels
 from spml.runs.files import atomic_path, explain_write_errors, read_json
 from spml.runs.folder import best_network, check_output_path, open_run
-from spml.train.allocator import keep_freed_memory
-from spml.train.loop import choose_device
+from spml.train.device import choose_device, keep_freed_memory
 
 FORMATS = (".csv", ".parquet", ".jsonl")
 IMAGE_ROWS, FEATURE_ROWS = 32, 4096  # rows of a block

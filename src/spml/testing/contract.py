@@ -19,9 +19,10 @@ from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.methods import Batch, Clock, Method, Problem, method
 from spml.methods.memory import RowMemory
+from spml.train.distributed import GatheredOutputs
 from spml.train.examples import Examples
-from spml.train.loop import Gathered, Run
 from spml.train.settings import TrainSettings
+from spml.train.trainer import Trainer
 
 ROWS, CLASSES, WIDTH = 23, 17, 7  # no two alike, so that a dimension is known by its size
 
@@ -42,10 +43,10 @@ class TinyNetwork(nn.Module):
         self.to_embeddings, self.to_maps = drawn(width, classes * 128), drawn(width, classes * 9)
         self.classes = classes
 
-    def forward(self, features: Tensor) -> Gathered:
+    def forward(self, features: Tensor) -> GatheredOutputs:
         embeddings = (features @ self.to_embeddings).unflatten(-1, (self.classes, 128))
         maps = (features @ self.to_maps).unflatten(-1, (self.classes, 3, 3))
-        return Gathered((features @ self.to_logits + self.bias, F.normalize(embeddings, dim=-1), maps))
+        return GatheredOutputs((features @ self.to_logits + self.bias, F.normalize(embeddings, dim=-1), maps))
 
 
 def tiny_examples(made: Method, rows: int = ROWS) -> Examples:
@@ -81,10 +82,10 @@ def _objective(made: Method, logits: Tensor, labels: Tensor, rows: Tensor, clock
     if type(made).objective is not Method.objective:
         return made.objective(logits, labels, rows, clock)
 
-    def model(view: Tensor) -> Gathered:
+    def model(view: Tensor) -> GatheredOutputs:
         seen = torch.sigmoid(view.detach().float())
         embeddings = F.normalize(seen[..., None] * torch.linspace(-1, 1, 128) + torch.linspace(1, 2, 128), dim=-1)
-        return Gathered((view, embeddings, seen[..., None, None].expand(*seen.shape, 3, 3)))
+        return GatheredOutputs((view, embeddings, seen[..., None, None].expand(*seen.shape, 3, 3)))
 
     return made.loss(Batch(rows, labels, (logits,) * len(made.views)), model, clock)
 
@@ -356,7 +357,7 @@ class _StoppingStore:
         return self.store.batch(rows)
 
 
-def tiny_run(make: Make, folder: Path, batches: int | None = None, checkpoint_seconds: float = 60.0) -> Run:
+def tiny_run(make: Make, folder: Path, batches: int | None = None, checkpoint_seconds: float = 60.0) -> Trainer:
     """A run of three epochs on tiny data; with `batches` it breaks off after so many."""
     made = make()
     examples = tiny_examples(made)
@@ -371,7 +372,7 @@ def tiny_run(make: Make, folder: Path, batches: int | None = None, checkpoint_se
         checkpoint_seconds=checkpoint_seconds,
         seed=5,
     )
-    return Run(folder, TinyNetwork(), made, examples, examples, settings, k=1.5, device="cpu", progress=False)
+    return Trainer(folder, TinyNetwork(), made, examples, examples, settings, k=1.5, device="cpu", progress=False)
 
 
 def run_bytes(folder: Path) -> dict[str, bytes]:

@@ -1,9 +1,9 @@
-"""Several processes as one: torchrun starts them, every batch is split among them and its outputs gathered.
+"""Training with several processes, started by torchrun, that computes what one process computes.
 
-Each process runs its share of a batch through the network, then all of them hold the outputs of the whole batch and
-compute the same loss on it. Losses over a batch (EPR, large loss), what is remembered per row, and queues are thus
-what one process would have, with no merging. A loss that is a mean over rows needs none of that: every process
-computes that of its own rows.
+Each process runs its share of a batch through the network. Then the outputs are gathered, and every process computes
+the same loss on the whole batch. Losses over a batch (EPR, large loss), per-row memory and queues are therefore
+identical in all processes, without merging. A loss that is a mean over rows needs no gathering: every process computes
+it on its own rows.
 """
 
 import atexit
@@ -19,8 +19,24 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+class GatheredOutputs(tuple[Tensor, Tensor | None, Tensor | None]):
+    """A classifier's outputs for the whole batch, gathered from all processes."""
+
+    @property
+    def logits(self) -> Tensor:
+        return self[0]
+
+    @property
+    def embeddings(self) -> Tensor | None:
+        return self[1]
+
+    @property
+    def maps(self) -> Tensor | None:
+        return self[2]
+
+
 class Processes:
-    """The group this process belongs to; a group of one needs no set-up and communicates nothing."""
+    """The group of processes this one belongs to. A group of one needs no setup and no communication."""
 
     def __init__(self) -> None:
         self.count = int(os.environ.get("WORLD_SIZE", "1"))
@@ -28,10 +44,10 @@ class Processes:
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
 
     def start(self, device: torch.device) -> None:
-        """Join the group torchrun announced."""
+        """Join the process group of torchrun."""
         if self.count > 1 and not dist.is_initialized():
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-            atexit.register(_leave)  # a process that just ends now and then aborts in gloo's threads
+            atexit.register(_leave)  # otherwise gloo's threads occasionally abort at exit
 
     @property
     def first(self) -> bool:
@@ -39,27 +55,27 @@ class Processes:
         return self.rank == 0
 
     def share(self, total: int) -> npt.NDArray[np.int64]:
-        """The positions of a batch of `total` that this process takes: equal contiguous shares.
+        """This process's positions in a batch of `total` rows: equal, contiguous shares.
 
-        Where the batch does not divide, the last shares repeat its last position; `gather` drops the repeats.
+        If the batch does not divide evenly, the last shares repeat the last position; `gather` drops the repeats.
         """
         each = -(-total // self.count)
         return np.minimum(np.arange(self.rank * each, (self.rank + 1) * each), total - 1)
 
     def own(self, total: int) -> int:
-        """How many positions of `share` are no repeats."""
+        """The number of positions in `share` that are not repeats."""
         each = -(-total // self.count)
         return max(0, min(each, total - self.rank * each))
 
     def gather(self, values: Tensor, total: int) -> Tensor:
-        """The values of the whole batch from everybody's share, differentiable; repeats are dropped."""
+        """The whole batch from the shares of all processes. Differentiable."""
         if self.count == 1:
             return values
         gathered: Tensor = _Gather.apply(values.contiguous(), self)
         return gathered[:total]
 
     def average(self, tensors: list[Tensor], meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Replace every tensor by its mean over the processes, in one transfer; `meanwhile` is called during it."""
+        """Replace every tensor by its mean over the processes, in one transfer; call `meanwhile` during it."""
         if self.count == 1 or not tensors:
             return
         flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -70,13 +86,13 @@ class Processes:
             torch.div(part.view_as(tensor), self.count, out=tensor)
 
     def synchronise(self, tensors: list[Tensor]) -> None:
-        """Everybody takes the first process's values (network buffers such as running means)."""
+        """Copy the first process's values to all others (e.g. running means)."""
         if self.count > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
 
     def wait(self) -> None:
-        """Until everybody is here."""
+        """Wait for all processes."""
         if self.count > 1:
             dist.barrier()
 
@@ -87,9 +103,9 @@ def _leave() -> None:
 
 
 def end_process(code: int = 0) -> NoReturn:
-    """End this process of several at once, with everything written.
+    """Flush the output and end this process immediately.
 
-    Left to the interpreter, one in a hundred aborts after all its work is done, in threads of torch.
+    In a normal exit about one process in a hundred aborts in torch's threads, after all its work is done.
     """
     _leave()
     for stream in (sys.stdout, sys.stderr):
@@ -98,10 +114,10 @@ def end_process(code: int = 0) -> NoReturn:
 
 
 class _Gather(torch.autograd.Function):
-    """all_gather whose gradient needs no transfer.
+    """all_gather with a gradient that needs no communication.
 
-    Everybody computes the same loss of the gathered batch, so the gradients of all copies of a share sum to
-    `count` times this process's own; averaging parameter gradients divides that out again.
+    All processes compute the same loss on the gathered batch, so the gradients of all copies of a share sum to
+    `count` times this process's own; averaging the parameter gradients divides by `count` again.
     """
 
     @staticmethod

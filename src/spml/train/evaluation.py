@@ -1,4 +1,4 @@
-"""What networks say of rows, and how good that is by what is known of them."""
+"""Predictions of networks, and their score on the known labels."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,18 +14,18 @@ from spml.train.examples import Store, batch_numbers, filled, read_rows
 
 
 def selection_score(probabilities: Tensor, labels: Labels) -> float:
-    """How good predictions are, by what is known: mean AP on full labels, else of the known positives.
+    """Mean average precision on the known labels, where unknown labels count as absent.
 
-    With single positives every other label counts as absent. That lowers the AP of a class by about the same factor
-    for all predictions of one method, so the order of its epochs and settings survives. Between methods it does not:
-    AN, which learns to predict just what is named, scores better here than it is.
+    With single positives this lowers the AP of a class by about the same factor for all predictions of one method, so
+    the order of its epochs and settings is preserved. The order of different methods is not: AN, which learns to
+    predict only the observed label, scores better here than on full labels.
     """
     positive = torch.from_numpy(labels.dense() > 0).to(probabilities.device)
     return float(average_precision(probabilities, positive).nanmean())
 
 
 def unobserved_counts(probabilities: Tensor, labels: Labels, bins: int = 20) -> list[int]:
-    """How many predictions for labels that are not known positives fall into each of `bins` equal parts of 0 to 1."""
+    """Histogram over [0, 1] of the predictions for all labels that are not known positives."""
     unobserved = torch.from_numpy(labels.dense() <= 0).to(probabilities.device)
     place = (probabilities * bins).long().clamp(0, bins - 1)
     counts = torch.zeros(bins, dtype=torch.long, device=probabilities.device)
@@ -44,14 +44,37 @@ def predict_each(
     precision: str = "32",
     processes: Processes | None = None,
 ) -> list[Tensor]:
-    """Probabilities (N, L) in float32 for these rows of the store, of every network; rows are read once for all."""
+    """Predict these rows with every network, reading each row once.
+
+    Parameters
+    ----------
+    networks : sequence of nn.Module
+        Put into evaluation mode for the prediction.
+    store : Store
+        Images or features.
+    rows : array of shape (n_rows,)
+        Rows of the store.
+    device : torch.device
+        Where the networks are.
+    batch_size : int
+        Rows per batch, over all processes.
+    precision : {"32", "bf16"}
+        Precision of the forward pass.
+    processes : Processes, optional
+        Each process predicts its share and receives all predictions.
+
+    Returns
+    -------
+    list of Tensor of shape (n_rows, n_classes)
+        Probabilities in float32, one tensor per network.
+    """
     processes = processes or Processes()
     were_training = [network.training for network in networks]
     results = [torch.zeros(0, 0, device=device) for _ in networks]
     for network in networks:
         network.eval()
     order = np.argsort(rows, kind="stable")
-    rows = rows[order]  # as they lie in a file
+    rows = rows[order]  # the order of the file
     full = len(processes.share(min(batch_size, len(rows))))
     for number in batch_numbers(store, rows, batch_size, share=processes.share):
         start = number * batch_size
@@ -76,5 +99,5 @@ def predict_each(
 
 
 def predict(network: nn.Module, store: Store, rows: np.ndarray, **options: Any) -> Tensor:
-    """`predict_each` of one network."""
+    """`predict_each` for one network."""
     return predict_each([network], store, rows, **options)[0]

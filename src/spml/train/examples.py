@@ -1,4 +1,4 @@
-"""Rows to learn from or to predict, and the order in which they are read."""
+"""Examples: rows of a store with their labels, and how batches of them are read."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ from spml.labels import Labels
 
 
 class Store(Protocol):
-    """Rows of images (uint8, B×3×S×S) or features (float, B×D)."""
+    """Anything that gives rows of images (uint8, B×3×S×S) or features (float, B×D)."""
 
     def batch(self, rows: Any) -> Tensor: ...
     def __len__(self) -> int: ...
@@ -24,7 +24,17 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows of a store and what is known of their labels: label row i belongs to store row rows[i]."""
+    """Rows of a store and their labels.
+
+    Parameters
+    ----------
+    store : Store
+        Images or features.
+    rows : array of shape (n_rows,)
+        Rows of the store.
+    labels : Labels
+        Row i belongs to row `rows[i]` of the store.
+    """
 
     store: Store
     rows: np.ndarray
@@ -38,9 +48,9 @@ class Examples:
 def batch_numbers(
     store: Store, rows: np.ndarray, size: int, first: int = 0, share: Callable[[int], np.ndarray] = np.arange
 ) -> Iterable[int]:
-    """The numbers of the batches of these rows, from `first` on; a store that reads or decodes files does so ahead.
+    """Batch numbers from `first` on. A store that reads or decodes files prefetches the rows of these batches.
 
-    `share(n)` are the positions in a batch of n rows that will be asked for.
+    `share(n)` gives the positions in a batch of n rows that this process will read.
     """
     if isinstance(store, ImageStore):
         return store.reading(rows, size, first, share)
@@ -50,16 +60,16 @@ def batch_numbers(
 
 
 def read_rows(store: Store, rows: np.ndarray, device: torch.device) -> Tensor:
-    """Rows of a store on a device; to a GPU by way of pinned memory, where the store has it, so that nobody waits."""
+    """Rows of a store on a device. Copies to a GPU use pinned memory where possible, so that they are asynchronous."""
     if device.type == "cuda" and isinstance(store, ImageStore | FeatureStore):
         return store.batch(rows, pin=True).to(device, non_blocking=True)
     return store.batch(rows).to(device, non_blocking=True)
 
 
 def filled(inputs: Tensor, size: int) -> Tensor:
-    """On a GPU, the inputs of a last batch with empty ones up to the size of those before it.
+    """On a GPU, pad the last batch with zeros to the usual size.
 
-    For every number of images cuDNN makes depthwise kernels anew, which takes longer than the images.
+    cuDNN compiles depthwise kernels for every batch size, which takes longer than the extra images.
     """
     if inputs.device.type != "cuda" or len(inputs) >= size:
         return inputs

@@ -10,15 +10,15 @@ from spml.data.dataset import Dataset
 from spml.runs.files import write_tensors, write_text
 from spml.runs.folder import PREDICTIONS, best_network, new_network
 from spml.train.evaluation import predict
-from spml.train.loop import Run
+from spml.train.trainer import Trainer
 
 
-def finish(run: Run, dataset: Dataset, source: dict[str, Any]) -> None:
+def finish(run: Trainer, dataset: Dataset, source: dict[str, Any]) -> None:
     """Write predictions for all rows, labels and names, which `spml.runs.folder.open_run` reads.
 
     Parameters
     ----------
-    run : Run
+    run : Trainer
         A run that has been trained to its end.
     dataset : Dataset
         The data it was trained on.

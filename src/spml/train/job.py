@@ -19,11 +19,12 @@ from spml.models import build_classifier
 from spml.models.feature_classifier import FeatureClassifier
 from spml.runs.files import lock_folder, read_json, read_record
 from spml.runs.log import tracker
+from spml.train.device import choose_device
 from spml.train.examples import Examples
 from spml.train.finish import finish
 from spml.train.head import head_for
-from spml.train.loop import Run, choose_device
 from spml.train.settings import TrainSettings
+from spml.train.trainer import Trainer
 
 DEFAULT_SIZE = {"lite0": 224, "lite1": 240, "lite2": 260, "small": 64}
 DEFAULT_MODEL = "lite0"
@@ -81,7 +82,7 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
     held_out = None
     if len(dataset.validation):
         held_out = Examples(dataset.store, dataset.validation, dataset.labels.subset(dataset.validation))
-    run = Run(
+    run = Trainer(
         out,
         network,
         made,
@@ -117,7 +118,7 @@ def _train_settings(job: TrainJob, rows: int, device: torch.device, *, images: b
     )
 
 
-def _make_way(run: Run) -> None:
+def _make_way(run: Trainer) -> None:
     """A run begun with other settings that has made no step is forgotten: nothing is lost, and it blocks nobody."""
     begun, last, best = (run.folder / name for name in ("run.json", "last.safetensors", "best.safetensors"))
     if run.processes.first and begun.exists():

@@ -20,7 +20,7 @@ def linear_init(
 ) -> HeadResult:
     """Train the heads of `specs` on cached features, put the best one by validation into the classifier, return it.
 
-    The best head's `method_state` is what the method remembered at that epoch: give it to `Run` as `start`, so that
+    The best head's `method_state` is what the method remembered at that epoch: give it to `Trainer` as `start`, so that
     fine-tuning goes on from both.
     """
     if not isinstance(classifier.head, LinearHead):

@@ -1,4 +1,4 @@
-"""What the head would see: a backbone's pooled features of the rows of a store."""
+"""A backbone's pooled features: the input of a linear head."""
 
 import math
 from collections.abc import Sequence
@@ -30,10 +30,33 @@ def pooled_features(
     dtype: type[np.floating[Any]] = np.float32,
     progress: str | None = None,
 ) -> FeatureStore:
-    """The backbone's pooled features of these rows, in evaluation mode, without any augmentation.
+    """Compute the backbone's pooled features of these rows, in evaluation mode and without augmentation.
 
-    zooms: the features are the mean of those at these multiples of the images' size, or where the backbone takes
-    images of one size alone, of that. progress: what a progress bar says, None for none.
+    Parameters
+    ----------
+    classifier : Classifier
+        It is moved to `device`.
+    store : Store
+        Images or features.
+    rows : array of shape (n_rows,)
+        Rows of the store.
+    device : str or torch.device
+        Where to compute.
+    zooms : sequence of float
+        The features are averaged over these multiples of the image size. A backbone that supports only one image
+        size uses that size alone.
+    batch_size : int
+        Rows per batch.
+    precision : {"32", "bf16"}
+        Precision of the forward pass.
+    dtype : NumPy floating type
+        Type of the returned features.
+    progress : str, optional
+        Description of a progress bar. By default there is none.
+
+    Returns
+    -------
+    FeatureStore
     """
     was_training = classifier.training
     classifier.to(device).eval()
@@ -46,10 +69,10 @@ def pooled_features(
         images = filled(read_rows(store, chunk, target), min(batch_size, len(rows)))
         with torch.autocast(target.type, torch.bfloat16, enabled=precision == "bf16"):
             if matrix is None and len(zooms) > 1:
-                some = images if target.type == "cuda" else images[:1]  # a GPU takes longer for another number of them
-                zooms = zooms if _takes(classifier, some, zooms) else (1.0,)
-            seen = [classifier.features(_zoomed(images, zoom)).float() for zoom in zooms]
-        pooled = (sum(seen[1:], seen[0]) / len(seen))[: len(chunk)].cpu().numpy()
+                some = images if target.type == "cuda" else images[:1]  # another batch size makes cuDNN search again
+                zooms = zooms if _supports(classifier, some, zooms) else (1.0,)
+            each = [classifier.features(_zoomed(images, zoom)).float() for zoom in zooms]
+        pooled = (sum(each[1:], each[0]) / len(each))[: len(chunk)].cpu().numpy()
         if matrix is None:
             matrix = np.empty((len(rows), pooled.shape[1]), dtype)
         matrix[start : start + len(pooled)] = pooled
@@ -65,8 +88,8 @@ def _zoomed(images: Tensor, zoom: float) -> Tensor:
     return larger.round_().clamp_(0, 255).to(images.dtype)
 
 
-def _takes(classifier: Classifier, images: Tensor, zooms: Sequence[float]) -> bool:
-    """Whether the backbone takes images of these sizes: most transformers know one size, and refuse others."""
+def _supports(classifier: Classifier, images: Tensor, zooms: Sequence[float]) -> bool:
+    """Whether the backbone accepts images of these sizes; most transformers accept a single size."""
     try:
         for zoom in zooms:
             classifier.features(_zoomed(images, zoom))

@@ -1,9 +1,9 @@
-"""A first look at the training rows: what linear heads on the features of a pretrained backbone say of their labels.
+"""Soft labels for the training rows, from cross-fitted linear probes on the features of a pretrained backbone.
 
-Each row is judged by heads that never saw its label, so what they say of it is no better than of a new row. Their
-logits are calibrated by the annotator's choice of the named labels (`spml.calibration`), which needs no full labels and
-no k, and given the named label become the probability of every other label being there, too. The network's head
-starts as the mean of these heads, calibrated; one unlike them, at how frequent they find each label.
+Every row is scored by probes that were trained without it, so they are no better on it than on a new row. Their logits
+are calibrated by which of the present labels the annotator chose (`spml.calibration`). That needs neither full labels
+nor k, and gives, together with the observed label, the probability of every other label. The network's head starts as
+the calibrated mean of the probes; a head of another form starts from the class frequencies they find.
 """
 
 import math
@@ -24,44 +24,44 @@ from spml.train.examples import Store
 from spml.train.linear import FeatureRows, HeadResult, HeadSpec, train_heads
 from spml.train.pooled_features import pooled_features
 
-# Seen larger, too, small things are found; the mean of both features is one look. Half as large again finds as much
-# as the image and five of its parts do, for half the time.
-LOOK_ZOOMS = (1.0, 1.5)
+# Small objects are found in a larger image; the features of both sizes are averaged. 1.5 times the size finds as much
+# as the image together with five crops, in half the time.
+ZOOMS = (1.0, 1.5)
 FOLDS = 4
-# How well a head's predictions are calibrated and how well they rank differ, and which of the two is the better judge
-# depends on the data; so both look, and their mean.
+# One ranks better, the other is better calibrated, and which of them gives better labels depends on the data. So both
+# are trained, and the best of the two and their mean is used.
 METHODS = ("annotator", "annotator-em")
 LEARNING_RATE = 1e-3
 BATCH_SIZE = 64
 STEPS = 1000
-FEWEST_EPOCHS, MOST_EPOCHS = 10, 100  # of each head the epoch is kept that ranks the labels of the rows left out best
+FEWEST_EPOCHS, MOST_EPOCHS = 10, 100  # each probe keeps the epoch that ranks the labels of its held-out rows best
 FEWEST_ROWS = 10 * FOLDS
-MOST_NUMBERS = 2**31  # of features and confidences together, with
-CHANNELS = 2048  # features a row, more than most backbones have
+MOST_NUMBERS = 2**31  # features and soft labels together, assuming CHANNELS features
+CHANNELS = 2048  # more than most backbones have
 
 
-def worth_a_look(classifier: object, labels: Labels) -> bool:
-    """Whether there is a backbone that has learned something, and labels that can be calibrated by, and room."""
+def supports_probes(classifier: object, labels: Labels) -> bool:
+    """Whether the backbone is pretrained, the labels suffice for calibration, and everything fits into memory."""
     if not isinstance(classifier, Classifier):
         return False
     source = classifier.description.get("weights", {}).get("source", "random")
     if source in ("random", "given with the module"):
         return False
     numbers = len(labels) * (labels.num_classes + CHANNELS)
-    named, _ = labels.positives()
-    singles = np.count_nonzero(np.bincount(named, minlength=len(labels)) == 1)
+    positive_rows, _ = labels.positives()
+    singles = np.count_nonzero(np.bincount(positive_rows, minlength=len(labels)) == 1)
     return numbers <= MOST_NUMBERS and int(singles) >= FEWEST_ROWS
 
 
-class Look(NamedTuple):
-    """What was seen, and the calibrated mean of the heads that looked, as a head to start from."""
+class ProbeResult(NamedTuple):
+    """Soft labels, and the calibrated mean of the probes as a linear head."""
 
-    confidences: npt.NDArray[np.float32]  # (N, L) P(label present): 1 and 0 where that is known
+    confidences: npt.NDArray[np.float32]  # (N, L) P(label present); 1 and 0 where that is known
     weight: Tensor  # (L, D)
     bias: Tensor  # (L,)
 
 
-def look_at(
+def probe(
     classifier: Classifier,
     store: Store,
     rows: np.ndarray,
@@ -71,52 +71,74 @@ def look_at(
     device: str | torch.device = "cpu",
     precision: str = "32",
     progress: bool = True,
-) -> Look:
-    """A first look at these rows of a store, whose labels these are."""
-    bar = "first look: features" if progress else None
+) -> ProbeResult:
+    """Train probes on the classifier's features of these rows and return their soft labels.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        Its backbone gives the features; it is not changed.
+    store : Store
+        Images or features.
+    rows : array of shape (n_rows,)
+        Rows of the store.
+    labels : Labels
+        The observed labels of these rows.
+    seed : int
+        Decides the folds and the probes' initial weights.
+    device, precision : str
+        Where and how to compute features.
+    progress : bool
+        Whether to show progress bars.
+
+    Returns
+    -------
+    ProbeResult
+    """
+    bar = "soft labels: features" if progress else None
     features = pooled_features(
-        classifier, store, rows, device, zooms=LOOK_ZOOMS, precision=precision, dtype=np.float16, progress=bar
+        classifier, store, rows, device, zooms=ZOOMS, precision=precision, dtype=np.float16, progress=bar
     )
-    return first_look(features, labels, seed=seed, device=device, progress=progress)
+    return probe_features(features, labels, seed=seed, device=device, progress=progress)
 
 
-def first_look(
+def probe_features(
     features: FeatureStore, labels: Labels, *, seed: int = 0, device: str | torch.device = "cpu", progress: bool = True
-) -> Look:
+) -> ProbeResult:
+    """`probe` on features that are already computed."""
     known = labels.dense()
-    heads = out_of_fold_heads(features, labels, seed=seed, device=device, progress=progress)
-    looks = [*heads.values(), mean_of(list(heads.values()))]
-    judged = []
-    for look in looks:
-        probabilities = torch.sigmoid(look.logits.double()).numpy()
-        judged.append((calibrate(probabilities, known), probabilities, look))
-    calibration, probabilities, best = max(judged, key=lambda entry: entry[0].log_likelihood)
+    probes = list(cross_fitted_probes(features, labels, seed=seed, device=device, progress=progress).values())
+    calibrated = []
+    for candidate in [*probes, mean_probe(probes)]:
+        probabilities = torch.sigmoid(candidate.logits.double()).numpy()
+        calibrated.append((calibrate(probabilities, known), probabilities, candidate))
+    calibration, probabilities, best = max(calibrated, key=lambda entry: entry[0].log_likelihood)
     offsets = torch.from_numpy(calibration.offsets).float()
     confidences = calibration.confidences(probabilities, known)
-    return Look(confidences, calibration.slope * best.weight, calibration.slope * best.bias + offsets)
+    return ProbeResult(confidences, calibration.slope * best.weight, calibration.slope * best.bias + offsets)
 
 
-class OutOfFold(NamedTuple):
-    """Logits (N, L) of every row by heads trained on the rows of other folds, and the mean of those heads."""
+class CrossFitted(NamedTuple):
+    """Logits (N, L) of every row from probes trained on the other folds, and the mean of those probes."""
 
     logits: Tensor
     weight: Tensor
     bias: Tensor
 
 
-def mean_of(looks: Sequence[OutOfFold]) -> OutOfFold:
-    return OutOfFold(*(torch.stack(parts).mean(0) for parts in zip(*looks, strict=True)))
+def mean_probe(probes: Sequence[CrossFitted]) -> CrossFitted:
+    return CrossFitted(*(torch.stack(parts).mean(0) for parts in zip(*probes, strict=True)))
 
 
-def out_of_fold_heads(
+def cross_fitted_probes(
     features: FeatureStore, labels: Labels, *, seed: int = 0, device: str | torch.device = "cpu", progress: bool = True
-) -> dict[str, OutOfFold]:
-    """By method, for each of `METHODS`."""
+) -> dict[str, CrossFitted]:
+    """One result per method of `METHODS`."""
     fold = np.random.default_rng([seed, 0xF01D]).permutation(len(labels)) % FOLDS
     specs = [HeadSpec(name, {}, LEARNING_RATE, BATCH_SIZE, seed) for name in METHODS]
     logits = {name: torch.zeros(len(labels), labels.num_classes) for name in METHODS}
     trained: dict[str, list[HeadResult]] = {name: [] for name in METHODS}
-    for number in track(range(FOLDS), "first look: linear heads", disable=not progress):
+    for number in track(range(FOLDS), "soft labels: linear probes", disable=not progress):
         inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         left_out = FeatureRows(features, outside)
         results = train_heads(
@@ -132,7 +154,7 @@ def out_of_fold_heads(
             logits[result.spec.method][torch.from_numpy(outside)] = result.score(left_out).cpu()
             trained[result.spec.method].append(result)
     return {
-        name: OutOfFold(
+        name: CrossFitted(
             logits[name],
             torch.stack([head.weight.T for head in heads]).mean(0),
             torch.stack([head.bias for head in heads]).mean(0),

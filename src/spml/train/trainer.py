@@ -44,39 +44,11 @@ from spml.runs.checkpoint import (
 )
 from spml.runs.files import lock_folder, read_json, read_tensors, write_text
 from spml.runs.log import RunLog, Tracker
-from spml.train.allocator import keep_freed_memory
-from spml.train.distributed import Processes
+from spml.train.device import choose_device, keep_freed_memory, seed_generators, step_seed
+from spml.train.distributed import GatheredOutputs, Processes
 from spml.train.evaluation import predict_each, selection_score, unobserved_counts
 from spml.train.examples import Examples, batch_numbers, read_rows
 from spml.train.settings import TrainSettings
-
-
-class Gathered(tuple[Tensor, Tensor | None, Tensor | None]):
-    """A classifier's outputs for the whole batch, from every process's share."""
-
-    @property
-    def logits(self) -> Tensor:
-        return self[0]
-
-    @property
-    def embeddings(self) -> Tensor | None:
-        return self[1]
-
-    @property
-    def maps(self) -> Tensor | None:
-        return self[2]
-
-
-def choose_device(name: str = "auto") -> torch.device:
-    """The device to train on: the GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device {name} was asked for, but there is no GPU here; use device cpu")
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device must be auto, cpu or cuda, not {name!r}") from None
 
 
 def check_labels(method: Method, labels: Labels) -> None:
@@ -87,20 +59,7 @@ def check_labels(method: Method, labels: Labels) -> None:
         raise InputError(f"method {method.name!r} needs known negatives, but the training rows have none")
 
 
-def step_seed(seed: int, step: int, stream: int) -> int:
-    """An independent seed for every (seed, step, stream)."""
-    return int(np.random.SeedSequence([seed, step, stream]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def seed_generators(seed: int, device: torch.device) -> None:
-    """`torch.manual_seed` for the generators a step can draw from; asking every backend takes half a millisecond."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)
-
-
-class Run:
+class Trainer:
     """One training run in its folder: `fit` starts it, or goes on where its last checkpoint stands.
 
     The folder holds run.json (all settings), log.jsonl, last.safetensors (the checkpoint), best.safetensors (the
@@ -142,19 +101,19 @@ class Run:
         self._files = BackgroundWriter()
         self.log = RunLog(self.folder / "log.jsonl", trackers if self.processes.first else ())
 
-        self._looks_first = method.needs.soft_labels and self._worth_a_look(classifier)
+        self._uses_probes = method.needs.soft_labels and self._supports_probes(classifier)
         self.batches = math.ceil(len(training.rows) / self.settings.batch_size)
         problem = Problem(
             training.labels,
             k=k,
             seeds=self.settings.seed,
-            soft_labels=self._looks_first,
+            soft_labels=self._uses_probes,
             steps=self.batches * self.settings.epochs,
             whole_network=isinstance(training.store, ImageStore),
         )
         method.prepare(problem)
         if start is not None:  # what a phase before this one remembered (LinearInit)
-            method.load_state_dict({name: value.cpu() for name, value in start.items()}, strict=not self._looks_first)
+            method.load_state_dict({name: value.cpu() for name, value in start.items()}, strict=not self._uses_probes)
         self._head_is_trained = start is not None
         self.method.to(self.device)
         self.classifier = classifier.to(self.device).to(memory_format=torch.channels_last)
@@ -223,18 +182,18 @@ class Run:
         on_gpu = self.device.type == "cuda"
         return make(groups + own, weight_decay=self.settings.weight_decay, fused=on_gpu, capturable=on_gpu)
 
-    def _worth_a_look(self, classifier: nn.Module) -> bool:
-        from spml.train.soft_labels import worth_a_look  # scipy is slow to import, and few methods look
+    def _supports_probes(self, classifier: nn.Module) -> bool:
+        from spml.train.soft_labels import supports_probes  # scipy is slow to import, and few methods look
 
-        return worth_a_look(classifier, self.training.labels)
+        return supports_probes(classifier, self.training.labels)
 
-    def _look_first(self) -> None:
+    def _probe(self) -> None:
         """Show the method what linear heads on the backbone's features say of the training rows, and start from it."""
-        from spml.train.soft_labels import look_at
+        from spml.train.soft_labels import probe
 
         examples, classifier = self.training, self.classifier
         assert isinstance(classifier, Classifier)
-        look = look_at(
+        look = probe(
             classifier,
             examples.store,
             examples.rows,
@@ -306,14 +265,14 @@ class Run:
         penalty = self.method.penalty(self.classifier.parameters())
         return loss if penalty is None else loss + penalty
 
-    def _gathered(self, network: Callable[[Tensor], Any], view: Tensor, total: int) -> Gathered:
+    def _gathered(self, network: Callable[[Tensor], Any], view: Tensor, total: int) -> GatheredOutputs:
         """The outputs of all processes for a view."""
         outputs = network(view.contiguous(memory_format=torch.channels_last) if view.dim() == 4 else view)
         parts = (outputs.logits, outputs.embeddings, outputs.maps)
-        return Gathered(None if part is None else self.processes.gather(part, total) for part in parts)
+        return GatheredOutputs(None if part is None else self.processes.gather(part, total) for part in parts)
 
     @torch.no_grad()
-    def _of_average(self, view: Tensor, total: int) -> Gathered:
+    def _of_average(self, view: Tensor, total: int) -> GatheredOutputs:
         assert self.average is not None
         return self._gathered(self.average, view, total)
 
@@ -541,8 +500,8 @@ class Run:
         if last.exists():
             self._load(last)
         else:
-            if self._looks_first:
-                self._look_first()
+            if self._uses_probes:
+                self._probe()
             self._save()  # the first checkpoint: what the very start looked like
         if self.processes.first:
             self.log.cut(self.step)
