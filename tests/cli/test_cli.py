@@ -476,7 +476,7 @@ def test_labels_do_not_replace_what_they_are_made_of(spml, matrix, tmp_path):
     parquet.write_table(pa.table({f"f{i}": np.zeros(2) for i in range(5)}), table)
     code, text = spml("predict", tmp_path / "run", table, "--out", table, "--device", "cpu")
     assert code == 2
-    assert f"--out {table} is what shall be labelled" in text
+    assert f"--out {table} is one of the inputs" in text
 
 
 def test_a_run_broken_off_labels_and_says_so(spml, photos, trained, tmp_path):

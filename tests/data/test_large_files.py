@@ -36,7 +36,7 @@ from spml.methods.base import uniform_per_head
 from spml.metrics import average_precision
 from spml.models import build_classifier
 from spml.models.feature_classifier import FeatureClassifier
-from spml.predict import predictor as predict_module
+from spml.predict import writers
 from spml.recover import recover
 from spml.runs.files import read_tensors
 from spml.runs.folder import RunFolder
@@ -473,13 +473,13 @@ def test_few_files_of_a_folder_are_read_whole(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
 def test_lines_that_wait_to_be_written_are_few_tables(tmp_path: Path, suffix: str) -> None:
     schema, made = pa.schema([("image", pa.string()), ("probability", pa.float64())]), []
-    with predict_module._writer(tmp_path / f"lines{suffix}", schema) as write:
+    with writers.open_writer(tmp_path / f"lines{suffix}", schema) as write:
         for block in range(100):
             lines = pa.table([[f"{block}-{row}" for row in range(3)], [0.5] * 3], schema=schema)
             made.append(weakref.ref(lines))
             write(lines)
             del lines
-            assert sum(table() is not None for table in made) < predict_module._TABLES
+            assert sum(table() is not None for table in made) < writers.MAX_PENDING_TABLES
     wanted = [f"{block}-{row}" for block in range(100) for row in range(3)]
     if suffix == ".parquet":
         assert parquet.read_table(tmp_path / "lines.parquet")["image"].to_pylist() == wanted

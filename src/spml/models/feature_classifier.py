@@ -106,16 +106,24 @@ class FeatureClassifier(nn.Module):
 
     def forward(self, features: Tensor) -> Outputs:
         with torch.autocast(features.device.type, enabled=False):  # bfloat16 would lose the precision of x - mean
-            weight: Tensor = self.linear.weight
-            bias: Tensor = self.linear.bias
-            if len(self.shares) > 1 and not self.training:
-                heads = len(self.shares), self.num_classes
-                weight, bias = merge_heads(weight.unflatten(0, heads), bias.unflatten(0, heads), self.shares)
+            weight, bias = self.head()
             if len(features) < max(_MANY_ROWS, len(bias)):
-                scaled = torch.addcmul(-self.mean / self.deviation, features, 1 / self.deviation)
-                return Outputs(F.linear(scaled, weight, bias))
+                return Outputs(F.linear(self.standardise(features), weight, bias))
             weight = weight / self.deviation
             return Outputs(F.linear(features, weight, bias - weight.mv(self.mean)))
+
+    def head(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias on standardised features; in eval mode an ensemble is merged into one head."""
+        weight: Tensor = self.linear.weight
+        bias: Tensor = self.linear.bias
+        if len(self.shares) == 1 or self.training:
+            return weight, bias
+        heads = len(self.shares), self.num_classes
+        return merge_heads(weight.unflatten(0, heads), bias.unflatten(0, heads), self.shares)
+
+    def standardise(self, features: Tensor) -> Tensor:
+        """Scale rows by the mean and standard deviation of the training rows."""
+        return torch.addcmul(-self.mean / self.deviation, features, 1 / self.deviation)
 
 
 def feature_classifier_from_description(description: Mapping[str, Any]) -> FeatureClassifier:

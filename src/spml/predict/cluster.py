@@ -1,8 +1,8 @@
-"""Labels for more rows than one machine holds: parquet in, parquet out, on Ray Data (the extra `ray`).
+"""Predict labels for tables larger than one machine can process: Parquet in, Parquet out, on Ray Data (extra `ray`).
 
-Two stages that run side by side on all machines of the cluster: one decodes, one predicts. Every predicting worker
-holds the network; rows pass through in blocks, and nobody ever holds the table. What is done with a block is what
-`spml.predict.predictor` does with it, so the lines are the same.
+Two stages run in parallel on all machines of the cluster: one decodes, one predicts. Each predicting worker holds the
+network. Rows stream through in blocks, so the table never has to fit into memory. A block is processed by
+`spml.predict.predictor`, so the result is the same as without Ray.
 """
 
 import re
@@ -17,7 +17,8 @@ from pyarrow import dataset
 
 from spml.atomic import atomic_path
 from spml.errors import InputError
-from spml.predict.predictor import FEATURE_ROWS, IMAGE_ROWS, Block, Labeller, TableRows, check_label_column, readable
+from spml.predict.inputs import InputBlock, TableReader, parquet_errors
+from spml.predict.predictor import Labeller, check_label_column, open_predictor
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -34,81 +35,101 @@ def predict_table(
     label_column: str | None = None,
     workers: int = 1,
 ) -> int:
-    """Label the rows of a parquet file, or of a folder of them; returns how many lines there are.
+    """Label the rows of a Parquet file, or of a folder of Parquet files, on a Ray cluster.
 
-    `out` becomes a folder of parquet files, in the order of the rows, which parquet readers take for one table. Rows
-    are named by an id column or their image's path. All machines must see `run`, `table` and `out` under these paths.
+    Parameters
+    ----------
+    run, table : Path
+        Run folder, and the table. Its rows are named by an id column or by their image paths.
+    out : Path
+        Folder to create. It holds Parquet files in the order of the rows, which readers open as one table.
+    threshold, top, device, recover, label_column
+        As in `spml.predict.predict_files`.
+    workers : int
+        Number of predicting processes. Each holds the network, and uses a GPU of its own if `device` is a GPU.
 
-    workers: processes that predict, each with the network, and a GPU of its own where `device` is one.
-    The other options are those of `predict_files`.
+    Returns
+    -------
+    int
+        The number of lines written.
+
+    Raises
+    ------
+    InputError
+        If Ray is not installed, `out` exists, or the table does not fit the run.
+
+    Notes
+    -----
+    All machines must be able to open `run`, `table` and `out` under these paths.
     """
     ray = _ray()
     if out.exists():
-        raise InputError(f"{out} is there already: name a folder that is not")
+        raise InputError(f"{out} already exists: choose a folder that does not")
     if not table.exists():
-        raise InputError(f"{table}: there is no such file or folder")
+        raise InputError(f"{table}: no such file or folder")
     check_label_column(label_column, recover)
     run, table, out = run.resolve(), table.resolve(), out.resolve()
-    options: dict[str, Any] = {"threshold": threshold, "top": top, "recover": recover, "device": device}
-    label = Labeller(run, **options)  # here as well, so that what is wrong with the run is said at once
-    with readable(table):
+    options: dict[str, Any] = {"threshold": threshold, "top": top, "recover": recover}
+    predictor = open_predictor(run, device)
+    Labeller(predictor, **options)  # report problems of the run before Ray starts
+    with parquet_errors(table):
         schema = dataset.dataset(table, format="parquet").schema
-    reader = TableRows(table, schema, label.image_size, label_column)
+    reader = TableReader(table, schema, predictor.spec, label_column)
     if not reader.has_names:
         raise InputError(f"{table}: its rows have neither an id nor an image path: add a column 'id'")
-    rows = FEATURE_ROWS if label.image_size is None else IMAGE_ROWS
+    rows = predictor.spec.rows_per_block
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False)
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
-    size = sum(value.nbytes for value in label.network.state_dict().values())
+    size = sum(value.nbytes for value in predictor.network.state_dict().values())
     lines = (
         ray.data.read_parquet(str(table))
         .select_columns(reader.columns)
         .map_batches(_Decode(reader), batch_size=rows, batch_format="pyarrow")
         .map_batches(
             _Predict,
-            fn_constructor_args=(run, options),
+            fn_constructor_args=(run, device, options),
             batch_size=rows,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=workers),
-            num_gpus=1 if label.device.type == "cuda" else 0,
-            memory=2 * size,  # what differs in its needs stays a stage of its own
+            num_gpus=1 if predictor.device.type == "cuda" else 0,
+            memory=2 * size,  # different resources keep Ray from fusing the two stages
         )
     )
     try:
         with atomic_path(out) as temporary:
             lines.write_parquet(str(temporary))
     except ray.exceptions.RayTaskError as error:
-        if said := re.search(rf"^{InputError.__module__}.InputError: (.*)$", str(error), re.MULTILINE):
-            raise InputError(said[1]) from error  # of the error itself only its text comes back from a worker
+        if message := re.search(rf"^{InputError.__module__}.InputError: (.*)$", str(error), re.MULTILINE):
+            raise InputError(message[1]) from error  # a worker's error arrives as text only
         raise
     return int(dataset.dataset(out, format="parquet").count_rows())
 
 
 class _Decode:
-    """The first stage: from paths, bytes or lists to what the network takes."""
+    """First stage: from paths, bytes or lists to the network's input."""
 
-    def __init__(self, reader: TableRows) -> None:
+    def __init__(self, reader: TableReader) -> None:
         self.reader = reader
 
     def __call__(self, part: pa.Table) -> Columns:
-        known = self.reader.known(part)
+        observed = self.reader.observed(part)
         columns: Columns = {"name": np.array(self.reader.names(part)), "input": self.reader.read(part)}
-        return columns if known is None else {**columns, "known": np.array([name or "" for name in known])}
+        return columns if observed is None else {**columns, "observed": np.array([name or "" for name in observed])}
 
 
 class _Predict:
-    """The second stage: a worker with the network."""
+    """Second stage: a worker with the network."""
 
-    def __init__(self, run: Path, options: dict[str, Any]) -> None:
-        self.label = Labeller(run, **options)
+    def __init__(self, run: Path, device: str, options: dict[str, Any]) -> None:
+        self.labeller = Labeller(open_predictor(run, device), **options)
 
     def __call__(self, part: Columns) -> pa.Table:
-        known = part["known"].tolist() if "known" in part else None
-        inputs = torch.from_numpy(part["input"].copy())  # Ray's own cannot be written to
-        return self.label(Block(part["name"].tolist(), inputs, known))
+        observed = part["observed"].tolist() if "observed" in part else None
+        inputs = torch.from_numpy(part["input"].copy())  # Ray's array is read-only
+        return self.labeller(InputBlock(part["name"].tolist(), inputs, observed))
 
 
 def _ray() -> Any:

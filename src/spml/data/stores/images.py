@@ -60,7 +60,7 @@ class _Unreadable(Exception):
 
 
 def decode(
-    source: FilePath | bytes,
+    source: FilePath | bytes | Image.Image,
     size: int,
     policy: Policy = "squash",
     max_pixels: int = MAX_PIXELS,
@@ -71,19 +71,26 @@ def decode(
     `squash` resizes to size×size whatever the shape; `crop` takes the centred square of the short side.
     Resampling is Pillow's bilinear, which averages when it shrinks. Transparent pixels are laid on white; of an
     animation the first frame counts. An image of more than `max_pixels` is refused from its header.
-    `name` is what an error calls an image given as bytes.
+    `name` is what an error calls an image given as bytes or as a PIL image. A PIL image that has not been loaded yet
+    is read from its file, so that it gives the same pixels as the file.
     """
     _check_size_and_policy(size, policy)
     try:
         return _decode(source, size, policy, max_pixels)
     except _Unreadable as error:
-        called = name or ("the image" if isinstance(source, bytes) else os.fspath(source))
+        called = name or ("the image" if isinstance(source, (bytes, Image.Image)) else os.fspath(source))
         raise InputError(f"{called}: {error}.") from error.__cause__
 
 
-def _decode(source: FilePath | bytes, size: int, policy: Policy, max_pixels: int) -> UInt8:
+def _decode(source: FilePath | bytes | Image.Image, size: int, policy: Policy, max_pixels: int) -> UInt8:
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS) as image:
+        if isinstance(source, Image.Image):
+            file: FilePath | bytes = getattr(source, "filename", "") if getattr(source, "tile", None) else ""
+            if not file:
+                return _square(source.copy(), size, policy)  # `draft` would change the image of the caller
+        else:
+            file = source
+        with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=_FORMATS) as image:
             if image.width * image.height > max_pixels:
                 raise _Unreadable(
                     f"it has {image.width}×{image.height} = {image.width * image.height} pixels, over the limit of "

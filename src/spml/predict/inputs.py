@@ -1,0 +1,368 @@
+"""Turn paths, folders, PIL images, arrays, tensors, feature rows and tables into blocks a network can process.
+
+Blocks are read one after the other, so neither the inputs nor the predictions ever have to fit into memory.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from PIL import Image
+from pyarrow import compute, parquet
+from scipy.sparse import issparse
+
+from spml.data.formats import columns
+from spml.data.formats.folder import hidden
+from spml.data.stores.features import FeatureStore, first_not_finite
+from spml.data.stores.images import SUFFIXES, ImageStore, Policy, decode
+from spml.errors import InputError
+
+IMAGES_PER_BLOCK, FEATURE_ROWS_PER_BLOCK = 32, 4096
+
+Input: TypeAlias = str | PathLike[str] | Image.Image | npt.NDArray[Any] | torch.Tensor
+Inputs: TypeAlias = Input | Sequence[Input] | Sequence[float] | Sequence[Sequence[float]]
+"""What `Run.predict` and `Run.embed` accept: one input, or a sequence of inputs."""
+
+
+class InputBlock(NamedTuple):
+    """A few rows: their names, the network's input, and each row's observed label where a label column was given."""
+
+    names: list[str]
+    inputs: torch.Tensor
+    observed: list[str | None] | None = None
+
+
+class InputRows(NamedTuple):
+    """The number of rows, and the rows in blocks."""
+
+    total: int
+    blocks: Iterator[InputBlock]
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The input a network expects: images of a given size, or rows of features."""
+
+    run: str
+    """Name of the run, for error messages."""
+    image_size: int | None
+    features: int | None
+    policy: Policy = "squash"
+
+    @property
+    def rows_per_block(self) -> int:
+        return FEATURE_ROWS_PER_BLOCK if self.image_size is None else IMAGES_PER_BLOCK
+
+    def check_width(self, width: int) -> None:
+        if self.features is not None and width != self.features:
+            raise InputError(f"{self.run} was trained on {self.features} features per row, not {width}")
+
+
+def open_files(paths: Sequence[Path], spec: InputSpec, label_column: str | None = None) -> InputRows:
+    """Open image files and folders of images, or one `.npy` feature matrix, or one `.parquet` table."""
+    suffixes = {path.suffix.lower() for path in paths}
+    if suffixes & {".npy", ".parquet", ".pq"}:
+        if len(paths) > 1:
+            raise InputError("a feature matrix or table must be the only input: predict each of them separately")
+        return _open_matrix(paths[0], spec) if suffixes == {".npy"} else _open_table(paths[0], spec, label_column)
+    if spec.image_size is None:
+        raise InputError(f"{spec.run} was trained on features, not on images: give it a .npy or .parquet file")
+    return _open_images(list_images(paths), spec.image_size, spec.policy)
+
+
+def open_inputs(inputs: Inputs, spec: InputSpec) -> InputRows:
+    """Open what a Python caller passes: one or many paths, images or feature rows."""
+    if isinstance(inputs, (str, PathLike)):
+        return open_files([Path(inputs)], spec)
+    items: list[Any] | None = list(inputs) if isinstance(inputs, Sequence) else None
+    if items and all(isinstance(item, (str, PathLike)) for item in items):
+        return open_files([Path(item) for item in items], spec)
+    if spec.image_size is None:
+        return _feature_blocks(inputs, spec)
+    images = _images(inputs) if items is None else list(chain.from_iterable(map(_images, items)))
+    return InputRows(len(images), _image_blocks(images, spec.image_size, spec.policy))
+
+
+def _open_images(files: list[Path], size: int, policy: Policy) -> InputRows:
+    store = ImageStore(files, size, policy=policy, cache_limit=0)
+
+    def block(number: int) -> InputBlock:
+        rows = np.arange(number * IMAGES_PER_BLOCK, min((number + 1) * IMAGES_PER_BLOCK, len(files)))
+        return InputBlock([str(files[row]) for row in rows], store.batch(rows))
+
+    return InputRows(len(files), map(block, store.reading(np.arange(len(files)), IMAGES_PER_BLOCK)))
+
+
+def _open_matrix(path: Path, spec: InputSpec) -> InputRows:
+    if spec.image_size is not None:
+        raise InputError(f"{spec.run} was trained on images, not on features: it cannot label {path}")
+    return _store_blocks(FeatureStore(path), spec)
+
+
+def _store_blocks(store: FeatureStore, spec: InputSpec) -> InputRows:
+    size = FEATURE_ROWS_PER_BLOCK
+    spec.check_width(store.dim)
+
+    def block(number: int) -> InputBlock:
+        rows = np.arange(number * size, min((number + 1) * size, len(store)))
+        return InputBlock([str(row) for row in rows.tolist()], store.finite_batch(rows))
+
+    return InputRows(len(store), map(block, store.reading(np.arange(len(store)), size)))
+
+
+def _open_table(path: Path, spec: InputSpec, label_column: str | None) -> InputRows:
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    with parquet_errors(path):
+        file = parquet.ParquetFile(path)
+    reader = TableReader(path, file.schema_arrow, spec, label_column)
+
+    def blocks() -> Iterator[InputBlock]:
+        start = 0
+        with parquet_errors(path):  # a damaged page is found only when it is read
+            for batch in file.iter_batches(spec.rows_per_block, columns=reader.columns):
+                yield reader.block(pa.Table.from_batches([batch]), start)
+                start += batch.num_rows
+
+    return InputRows(file.metadata.num_rows, blocks())
+
+
+def _feature_blocks(inputs: Any, spec: InputSpec) -> InputRows:
+    """Feature rows in memory: a matrix, one row, or a sequence of rows."""
+    if isinstance(inputs, Sequence) and any(isinstance(item, torch.Tensor) for item in inputs):
+        inputs = torch.stack([torch.as_tensor(item) for item in inputs])
+    if isinstance(inputs, torch.Tensor):
+        inputs = inputs.detach().cpu().float().numpy()
+    try:
+        matrix = inputs if issparse(inputs) else np.asarray(inputs, np.float32)
+    except (TypeError, ValueError):
+        matrix = None
+    if matrix is not None and matrix.ndim == 1 and len(matrix):
+        matrix = matrix[None]
+    if matrix is None or (matrix.ndim != 2 and matrix.size):
+        raise InputError(
+            f"{spec.run} was trained on features: its inputs are rows of {spec.features} numbers, or the path of a "
+            ".npy or .parquet file"
+        )
+    return _store_blocks(FeatureStore(matrix), spec) if len(matrix.shape) == 2 else InputRows(0, iter(()))
+
+
+def _images(item: Any) -> list[Any]:
+    """The images of one item: a path or PIL image is one, an array or tensor of four dimensions is several."""
+    if isinstance(item, (str, PathLike)):
+        return list(list_images([Path(item)]))
+    if isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 4:
+        return list(item)
+    return [item]
+
+
+def _image_blocks(images: Sequence[Any], size: int, policy: Policy) -> Iterator[InputBlock]:
+    with ThreadPoolExecutor() as pool:
+        for start in range(0, len(images), IMAGES_PER_BLOCK):
+            rows = range(start, min(start + IMAGES_PER_BLOCK, len(images)))
+            tensors = list(pool.map(lambda row: _image_tensor(images[row], row, size, policy), rows))
+            if len({tensor.dtype for tensor in tensors}) > 1:  # the network takes uint8 in 0..255 or float in 0..1
+                tensors = [tensor if tensor.is_floating_point() else tensor.float() / 255 for tensor in tensors]
+            yield InputBlock([str(row) for row in rows], torch.stack(tensors))
+
+
+def _image_tensor(image: Any, row: int, size: int, policy: Policy) -> torch.Tensor:
+    """One image as a (3, size, size) tensor."""
+    if isinstance(image, (np.ndarray, torch.Tensor)):
+        pixels = _channels_first(image, row)
+        if tuple(pixels.shape) == (3, size, size):
+            return pixels
+        eight_bits = (pixels.clamp(0, 1) * 255).round().byte() if pixels.is_floating_point() else pixels
+        image = Image.fromarray(eight_bits.permute(1, 2, 0).numpy())
+    elif not isinstance(image, (str, PathLike, Image.Image)):
+        raise InputError(
+            f"input {row} is of type {type(image).__name__}: an image is given as a path, a PIL image, an array or a "
+            "tensor"
+        )
+    return torch.from_numpy(decode(image, size, policy, name=f"input {row}"))
+
+
+def _channels_first(image: npt.NDArray[Any] | torch.Tensor, row: int) -> torch.Tensor:
+    """An array (H, W), (H, W, 3) or (3, H, W) as a (3, H, W) tensor of uint8 in 0..255 or float32 in 0..1."""
+    last_first = (2, 0) if isinstance(image, np.ndarray) else (0, 2)  # which axis is tried first for the channels
+    pixels = torch.as_tensor(np.ascontiguousarray(image) if isinstance(image, np.ndarray) else image.detach()).cpu()
+    if pixels.ndim == 2:
+        pixels = pixels.expand(3, -1, -1)
+    axis = next((axis for axis in last_first if pixels.ndim == 3 and pixels.shape[axis] == 3), None)
+    if axis is None or not (pixels.dtype == torch.uint8 or pixels.is_floating_point()):
+        raise InputError(
+            f"input {row} has shape {tuple(image.shape)} and type {image.dtype}: an image is (H, W, 3), (3, H, W) or "
+            "(H, W), uint8 in 0..255 or float in 0..1"
+        )
+    pixels = pixels.movedim(axis, 0)
+    if not pixels.is_floating_point():
+        return pixels
+    pixels = pixels.float()
+    if not ((pixels >= 0) & (pixels <= 1)).all():
+        raise InputError(f"input {row} holds values outside of 0..1: float images are in 0..1, uint8 images in 0..255")
+    return pixels
+
+
+@contextmanager
+def parquet_errors(path: Path) -> Iterator[None]:
+    """Turn pyarrow's errors into one that names the file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"{path} cannot be read as Parquet ({reason})") from error
+
+
+class TableReader:
+    """Read the rows of a Parquet table.
+
+    Images are a column of paths relative to the table's folder, a column of encoded images (bytes), or a column of
+    Hugging Face's structs of `bytes` and `path`. Features are a column of lists, or all numeric columns. A row is
+    named by its id, else by its image path, else by its number.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, spec: InputSpec, label_column: str | None = None) -> None:
+        self.path, self.spec, self.label = path, spec, label_column
+        self.folder = path if path.is_dir() else path.parent
+        table, names = schema.empty_table(), schema.names
+        if label_column is not None:
+            columns.chosen(path, table, "label_column", label_column)
+        self.id = columns.usual("id", names)
+        if spec.image_size is None:
+            labels = [label_column, *(columns.usual(kind, names) for kind in ("label", "split"))]
+            self.inputs = columns.feature_columns(path, table, [name for name in (self.id, *labels) if name])
+        else:
+            files = [field.name for field in schema if _holds_files(field.type)]
+            image = columns.usual("image", names) or (files[0] if files else None)
+            if image is None:
+                raise InputError(f"{path}: none of the columns {', '.join(names)} holds images (paths or bytes)")
+            self.inputs = [image]
+        self.is_path = spec.image_size is not None and not _holds_files(schema.field(self.inputs[0]).type)
+        for column in (self.id, self.label, self.inputs[0] if self.is_path else None):
+            if column is not None:
+                self._texts(table, column)  # a wrong type is found without reading a row
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns to read."""
+        wanted = (self.id, self.label, *self.inputs)
+        return list(dict.fromkeys(name for name in wanted if name is not None))
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the table itself names its rows."""
+        return self.id is not None or self.is_path
+
+    def block(self, part: pa.Table, start: int = 0) -> InputBlock:
+        """The block of these rows; `start` is the number of the first row."""
+        return InputBlock(self.names(part, start), torch.from_numpy(self.read(part, start)), self.observed(part))
+
+    def names(self, part: pa.Table, start: int = 0) -> list[str]:
+        if not self.has_names:
+            return [str(row) for row in range(start, start + part.num_rows)]
+        return self._texts(part, self.id or self.inputs[0])
+
+    def observed(self, part: pa.Table) -> list[str | None] | None:
+        """Each row's observed label; None without a label column."""
+        return None if self.label is None else self._texts(part, self.label)
+
+    def read(self, part: pa.Table, start: int = 0) -> npt.NDArray[Any]:
+        """The network's input: uint8 images (B, 3, S, S), or float32 features (B, D)."""
+        return self._features(part, start) if self.spec.image_size is None else self._images(part, start)
+
+    def _texts(self, part: pa.Table, column: str) -> list[Any]:
+        """The cells of a column of ids, labels or paths."""
+        try:
+            texts: list[Any] = compute.cast(part[column], pa.string()).to_pylist()
+        except pa.ArrowException as error:
+            role = "id" if column == self.id else "label" if column == self.label else "image"
+            right = "a path, the bytes of a file, or a struct of `bytes` and `path`" if role == "image" else "a string"
+            kind = part.schema.field(column).type
+            raise InputError(f"{self.path}: column {column!r} holds {kind}: a row's {role} must be {right}") from error
+        return texts
+
+    def _images(self, part: pa.Table, start: int) -> npt.NDArray[np.uint8]:
+        names, size, column = self.names(part, start), self.spec.image_size, self.inputs[0]
+        assert size is not None
+        cells = (
+            self._texts(part, column) if self.is_path else [_file_content(cell) for cell in part[column].to_pylist()]
+        )
+        for name, cell in zip(names, cells, strict=True):
+            if not cell:
+                raise InputError(f"{self.path}: row {name} has no image: its column {column!r} is empty")
+
+        def image(name: str, cell: str | bytes) -> npt.NDArray[np.uint8]:
+            source = cell if isinstance(cell, bytes) else self.folder / cell
+            called = f"{self.path}: row {name}" if isinstance(cell, bytes) else None
+            return decode(source, size, self.spec.policy, name=called)
+
+        with ThreadPoolExecutor() as pool:
+            return np.stack(list(pool.map(image, names, cells)))
+
+    def _features(self, part: pa.Table, start: int) -> npt.NDArray[np.float32]:
+        if len(self.inputs) == 1 and not pa.types.is_primitive(part.schema.field(self.inputs[0]).type):
+            lists = part[self.inputs[0]].combine_chunks()
+            flat = compute.list_flatten(lists).to_numpy(zero_copy_only=False)
+            if lists.null_count or len(flat) % len(lists) or not _equal_lengths(lists):
+                raise InputError(
+                    f"{self.path}: the lists in column {self.inputs[0]!r} differ in length (in the rows from {start})"
+                )
+            matrix = np.array(flat, np.float32).reshape(len(lists), -1)
+        else:
+            matrix = np.stack([part[name].to_numpy() for name in self.inputs], axis=1).astype(np.float32)
+        self.spec.check_width(matrix.shape[1])
+        if wrong := first_not_finite(torch.from_numpy(matrix)):
+            name = self.names(part, start)[wrong[0]]
+            raise InputError(f"{self.path}: row {name} has a feature that is not a finite number")
+        return matrix
+
+
+def _is_bytes(kind: Any) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _holds_files(kind: Any) -> bool:
+    """Whether a column holds encoded images: bytes, or Hugging Face's structs of bytes and path."""
+    fields = list(kind) if pa.types.is_struct(kind) else []
+    return _is_bytes(kind) or any(field.name == "bytes" and _is_bytes(field.type) for field in fields)
+
+
+def _file_content(cell: Any) -> Any:
+    """The bytes of a cell, or its path where it has no bytes."""
+    if not isinstance(cell, dict):
+        return cell
+    return cell.get("path") if cell["bytes"] is None else cell["bytes"]
+
+
+def _equal_lengths(lists: pa.Array) -> bool:
+    lengths = compute.list_value_length(lists)
+    return bool(compute.min(lengths).as_py() == compute.max(lengths).as_py())
+
+
+def list_images(paths: Iterable[Path]) -> list[Path]:
+    """The image files among these paths and in these folders, in order."""
+    paths, files = list(paths), []
+    for path in paths:
+        if path.is_dir():
+            found = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not hidden(file.name))
+            files += sorted(found)
+        elif path.exists():
+            files.append(path)
+        else:
+            raise InputError(f"{path}: no such file or folder")
+    if not files:
+        raise InputError(f"no image in {', '.join(map(str, paths))}")
+    for file in files:
+        readable_name = str(file).encode(errors="replace").decode()
+        if readable_name != str(file):
+            raise InputError(f"{readable_name}: the file name is not valid UTF-8; rename it")
+    return files
