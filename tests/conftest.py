@@ -13,3 +13,14 @@ def shared_data(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"needs the development data {'/'.join(parts)} beside the checkout (../shared/data)")
     return path
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small runs trained on images and on features, and the same rows as files and tables."""
+    from support.trained_runs import train_runs, write_tables
+
+    root = tmp_path_factory.mktemp("trained")
+    train_runs(root)
+    write_tables(root)
+    return root

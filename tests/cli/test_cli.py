@@ -547,7 +547,7 @@ def test_predict_leaves_hidden_files_out_and_names_what_it_cannot_write(spml, tr
     (tmp_path / "red" / os.fsdecode(b"\xfe.png")).write_bytes(b"")
     code, text = spml("predict", trained, tmp_path / "red", "--out", tmp_path / "tags.csv", "--device", "cpu")
     assert code == 2
-    assert "the name is not valid UTF-8" in text
+    assert "the file name is not valid UTF-8" in text
 
 
 def test_an_input_that_cannot_be_read_is_no_failed_write(spml, matrix, tmp_path, monkeypatch):

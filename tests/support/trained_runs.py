@@ -4,7 +4,6 @@ import io
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from PIL import Image
 from pyarrow import parquet
 
@@ -21,10 +20,8 @@ def photo(draw: np.random.Generator, channel: int) -> bytes:
     return file.getvalue()
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def train_runs(root):
     """Folder with photos, a run trained on them, and a run trained on features."""
-    root = tmp_path_factory.mktemp("bulk")
     draw = np.random.default_rng(0)
     for channel, name in enumerate(reversed(CLASSES)):
         (root / "photos" / name).mkdir(parents=True)
@@ -38,22 +35,17 @@ def world(tmp_path_factory):
     np.save(root / "y.npy", single)
     job = TrainJob(str(root / "x.npy"), {"labels": str(root / "y.npy")}, epochs=2, batch_size=8, device="cpu")
     train_job(job, root / "on-features", say=lambda text: None, progress=False)
-    return root
 
 
-@pytest.fixture(scope="module")
-def tables(world):
+def write_tables(root):
     """The photos as a table of paths and as a table of bytes; features as lists with ids and labels, and as columns."""
-    files = sorted((world / "photos").rglob("*.png"))
-    names = [str(file.relative_to(world)) for file in files]
-    parquet.write_table(
-        pa.table({"image": names, "tag": [file.parent.name for file in files]}), world / "paths.parquet"
-    )
+    files = sorted((root / "photos").rglob("*.png"))
+    names = [str(file.relative_to(root)) for file in files]
+    parquet.write_table(pa.table({"image": names, "tag": [file.parent.name for file in files]}), root / "paths.parquet")
     data = pa.array([file.read_bytes() for file in files], pa.binary())
-    parquet.write_table(pa.table({"id": names, "picture": data}), world / "bytes.parquet")
-    x, y = np.load(world / "x.npy"), np.load(world / "y.npy")
+    parquet.write_table(pa.table({"id": names, "picture": data}), root / "bytes.parquet")
+    x, y = np.load(root / "x.npy"), np.load(root / "y.npy")
     lists = pa.table({"id": [str(row) for row in range(len(x))], "label": y.astype(str), "features": list(x)})
-    parquet.write_table(lists, world / "lists.parquet", row_group_size=17)
+    parquet.write_table(lists, root / "lists.parquet", row_group_size=17)
     wide = pa.table({f"f{c}": x[:, c] for c in range(5)})
-    parquet.write_table(wide, world / "wide.parquet")
-    return world
+    parquet.write_table(wide, root / "wide.parquet")
