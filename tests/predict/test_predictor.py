@@ -9,7 +9,7 @@ from spml.errors import InputError
 from spml.predict.inputs import InputSpec, TableReader
 from spml.predict.predictor import predict_files
 from spml.recover import recover
-from spml.train.finished import open_run
+from spml.runs.folder import open_run
 
 
 def predicted(run, source, out, **options):
