@@ -221,7 +221,7 @@ def test_every_published_name_is_there():
 
 
 def test_unknown_names_and_settings_are_named():
-    with pytest.raises(InputError, match="no method named 'emm'"):
+    with pytest.raises(InputError, match="No method named 'emm'"):
         method("emm")
     with pytest.raises(InputError, match=r"'em' has no setting 'alpha'; its settings: entropy_weight"):
         method("em", alpha=0.1)
@@ -272,13 +272,13 @@ def any_settings(logits, labels, **settings): ...
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
-        (no_labels, "no_labels must take logits and labels first"),
-        (loose_setting, "loose_setting cannot be given 'weight=1.0': before the \\* stand logits, labels, epoch"),
-        (unknown_input, "unknown_input cannot be given 'weak_logits'"),
-        (late_epoch, "late_epoch: 'epoch' is given at every step: put it before the"),
-        (bare_setting, "bare_setting: the setting 'weight' has no default"),
-        (any_settings, "any_settings cannot be given '\\*\\*settings'"),
-        (functools.partial(no_labels), "is no function"),
+        (no_labels, "no_labels: the first two positional parameters must be logits and labels"),
+        (loose_setting, "loose_setting: the parameter 'weight=1.0' is not supported: positional parameters are logits"),
+        (unknown_input, "unknown_input: the parameter 'weak_logits' is not supported"),
+        (late_epoch, "late_epoch: 'epoch' changes at every step: make it positional"),
+        (bare_setting, "bare_setting: the setting 'weight' needs a default"),
+        (any_settings, "any_settings: the parameter '\\*\\*settings' is not supported"),
+        (functools.partial(no_labels), "is not a named function"),
     ],
 )
 def test_a_loss_of_the_wrong_form_is_refused_when_it_is_named(function, sentence):
@@ -288,12 +288,12 @@ def test_a_loss_of_the_wrong_form_is_refused_when_it_is_named(function, sentence
 
 
 def test_settings_that_are_no_dataclass_are_refused():
-    with pytest.raises(TypeError, match=r"Variant\.Settings needs @dataclass"):
+    with pytest.raises(TypeError, match=r"Variant\.Settings must be decorated"):
         variant(Settings=type("Settings", (), {"threshold": 0.5}))()
 
 
 def test_a_method_that_teaches_nothing_is_refused_when_it_is_named():
-    with pytest.raises(TypeError, match="Idle needs 'objective' or 'loss'"):
+    with pytest.raises(TypeError, match="Idle must define 'objective' or 'loss'"):
 
         @register
         class Idle(Method):

@@ -742,8 +742,11 @@ def test_the_landscape_of_two_heads_is_that_of_both(tmp_path):
     landscape = loss_landscape(run, 200, steps=3)
     known, rows = torch.from_numpy(run.labels.subset(run.train).dense()), torch.arange(len(run.train))
     both = run.network().train()(run.store.batch(run.train)).logits.split(3, -1)
-    alone = [method(name).objective(part, known, rows, Clock()) for name, part in zip(("em", "wan"), both, strict=True)]
-    assert landscape.values[1, 1] == pytest.approx(float(sum(alone).detach()), rel=1e-5)
+    alone = [method(name) for name in ("em", "wan")]
+    for each in alone:
+        each.prepare(Problem(run.labels.subset(run.train)))
+    expected = sum(each.objective(part, known, rows, Clock()) for each, part in zip(alone, both, strict=True))
+    assert landscape.values[1, 1] == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
 def test_directions_have_the_lengths_of_the_filters_and_leave_biases():

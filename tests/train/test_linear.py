@@ -74,7 +74,7 @@ def plain_loop(task: Task, spec: HeadSpec, epochs: int = EPOCHS) -> HeadResult:
     """One head, trained as anybody would write it: nn.Linear, torch's Adam, one backward pass a step."""
     made = method(spec.method, **spec.settings)
     labels = task.table(spec.method)
-    made.prepare(Problem(labels, k=K, seeds=spec.seed))
+    made.prepare(Problem(labels, k=K, seeds=spec.seed, features=True))
     torch.manual_seed(spec.seed)
     head = nn.Linear(DIM, CLASSES)
     members, features = made.members(CLASSES), torch.from_numpy(task.features)

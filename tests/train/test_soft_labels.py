@@ -70,22 +70,22 @@ def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
     torch.testing.assert_close(heads["annotator-em"].logits[torch.from_numpy(outside)], alone.score(features[outside]))
 
 
-def test_without_a_look_doubt_falls_where_a_network_learns() -> None:
+def test_the_entropy_weight_is_annealed_where_a_network_is_trained() -> None:
     labels = Labels.from_indices(np.arange(6) % 5, CLASSES)
     logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     known, rows = torch.from_numpy(labels.dense()), torch.arange(6)
 
-    def value(whole_network: bool, epoch: int) -> torch.Tensor:
-        made = method("auto")
-        made.prepare(Problem(labels, whole_network=whole_network))
+    def value(features: bool, epoch: int) -> torch.Tensor:
+        made = method("annotator-em")
+        made.prepare(Problem(labels, features=features))
         return made.objective(logits, known, rows, Clock(epoch, 5))
 
     choice = annotator_choice(logits, known).sum(1).mean()
-    doubt = value(False, 1) - choice
+    doubt = value(True, 1) - choice
     torch.testing.assert_close(doubt, -0.2 * torch.where(known == 0, entropy(logits), 0.0).sum(1).mean())
-    torch.testing.assert_close(value(False, 5), value(False, 1))
+    torch.testing.assert_close(value(True, 5), value(True, 1))
     for epoch, share in ((1, 1.0), (2, 0.75), (5, 0.0)):
-        torch.testing.assert_close(value(True, epoch), choice + share * doubt)
+        torch.testing.assert_close(value(False, epoch), choice + share * doubt)
 
 
 @pytest.mark.parametrize("head", ["linear", "cam"])
@@ -145,7 +145,7 @@ def test_what_auto_teaches_with_a_look_and_without() -> None:
     weak, strong, averaged = torch.randn(3, 8, 5)
     rows, given = torch.arange(8), torch.from_numpy(labels.dense())
     plain, looked, short = (method("auto") for _ in range(3))
-    plain.prepare(Problem(labels))
+    plain.prepare(Problem(labels, soft_labels=False))
     looked.prepare(Problem(labels, soft_labels=True, steps=ENOUGH_STEPS))
     short.prepare(Problem(labels, soft_labels=True, steps=ENOUGH_STEPS - 1))
     seen = torch.where(given > 0, 1.0, torch.rand(8, 5).half().float())

@@ -300,7 +300,7 @@ def check_distinct(where: str, values: Sequence[Any]) -> None:
 
 def check_settings(where: str, name: str, settings: Mapping[str, Any]) -> None:
     """The settings must be of that method, and of its settings' types."""
-    kinds = METHODS[name].setting_kinds()
+    kinds = METHODS[name].setting_types()
     for key, value in settings.items():
         check_value(f"{where}: settings.{key}", value, kinds.get(key, Any))
     try:

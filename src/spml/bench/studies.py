@@ -80,7 +80,7 @@ class Study:
         """Every entry at every value, on every data set."""
         cells = []
         methods = [METHODS[self.protocol.methods.get(entry, {}).get("method", entry)] for entry in entries]
-        if "k" in self.vary and not any(made.needs.k or "k" in made.setting_kinds() for made in methods):
+        if "k" in self.vary and not any(made.needs.k or "k" in made.setting_types() for made in methods):
             raise InputError(f"{self.name}: vary.k would make equal rows: k is not used by {', '.join(entries)}")
         for cell in self.protocol.cells(data, entries, search):
             if not self.vary:

@@ -1,13 +1,13 @@
-"""Every method, a file a paper. `method(name, **settings)` makes one; `METHODS` lists them."""
+"""Training methods, one file per paper.
+
+`method(name, **settings)` creates one, `METHODS` lists them, `register` and `loss_method` add one.
+"""
 
 import importlib
 import pkgutil
-from typing import Any
 
-from spml.errors import InputError
 from spml.methods.base import (
     ENOUGH_STEPS,
-    METHODS,
     Batch,
     Clock,
     EnsembleMember,
@@ -16,20 +16,19 @@ from spml.methods.base import (
     ModelOutputs,
     Needs,
     Problem,
+)
+from spml.methods.registry import (
+    METHODS,
+    broken_plugins,
+    import_plugins,
+    imported_plugins,
     loss_method,
+    method,
     register,
 )
 
 for _file in pkgutil.iter_modules(__path__):  # each file registers its methods
     importlib.import_module(f"{__name__}.{_file.name}")
-
-
-def method(name: str, **settings: Any) -> Method:
-    """The method `name` with its paper's defaults, changed by `settings`."""
-    if name not in METHODS:
-        raise InputError(f"there is no method named {name!r}; there are {', '.join(sorted(METHODS))}")
-    return METHODS[name](**settings)
-
 
 __all__ = [
     "ENOUGH_STEPS",
@@ -42,6 +41,9 @@ __all__ = [
     "ModelOutputs",
     "Needs",
     "Problem",
+    "broken_plugins",
+    "import_plugins",
+    "imported_plugins",
     "loss_method",
     "method",
     "register",

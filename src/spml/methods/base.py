@@ -1,7 +1,7 @@
-"""What a method is: a loss for a batch, and what it remembers between batches."""
+"""The interface of a method: the loss of a batch, and the state it keeps between batches."""
 
 import dataclasses
-import inspect
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +13,24 @@ from torch import Tensor, nn
 
 from spml.errors import InputError
 from spml.labels import Labels
-from spml.losses import settings_of
 from spml.type_checks import check_type, check_types, hints_of
 
 ViewKind = Literal["plain", "weak", "strong"]
 
-# Fewer steps are too few for a head that starts from nothing, and for strong views: after 500 steps on 1,000 photos of
-# VOC both were behind a linear head on weak views that starts as the first look's, the head far behind.
+# Shorter trainings keep a linear head and weak views: after 500 steps on 1,000 photos of VOC, strong views and a head
+# trained from scratch both scored below a linear head that starts as the probes' (the new head by far).
 ENOUGH_STEPS = 2000
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Where training stands. Epochs count from 1, steps from 0."""
+    """Progress of training. Epochs count from 1, steps from 0.
+
+    Examples
+    --------
+    >>> Clock(epoch=3, epochs=5).progress
+    0.5
+    """
 
     epoch: int = 1
     epochs: int = 1
@@ -40,18 +45,42 @@ class Clock:
 
 @dataclass(frozen=True)
 class Needs:
-    """What must be there for a method to run, said once."""
+    """Requirements of a method.
 
-    views: tuple[ViewKind, ...] = ("weak",)  # the views of each image, in the order `loss` takes them
-    labels: str = "positives"  # "positives": one is enough; "negatives": some known; "full": nothing unknown
-    k: bool = False  # the expected number of positives of a row
-    head: str = "linear"  # the head the method is made for: "linear" runs on any, "label-wise", "cam"
-    pretrained_head: str | None = None  # another one, on a pretrained backbone, from `ENOUGH_STEPS` on
-    geometry: bool = False  # which part of the image each view shows
-    epoch_predictions: bool = False  # probabilities for all training rows at the end of each epoch
-    soft_labels: bool = False  # soft labels from cross-fitted linear probes, where the backbone is pretrained
-    grows_with_rows: bool = False  # the cost of a step grows with the number of training rows
-    splits: Literal["entries", "rows"] | None = None  # the objective is a mean of entries, or of rows looked at whole
+    Parameters
+    ----------
+    views : tuple of {"plain", "weak", "strong"}
+        Views of each image, in the order in which `Method.loss` receives them.
+    labels : {"positives", "negatives", "full"}
+        Observed positives are enough; some negatives must be known; or every label must be known.
+    k : bool
+        The average number of positives per row must be given.
+    head : {"linear", "label-wise", "cam"}
+        Head the method is designed for. A method for the linear head works with every head.
+    pretrained_head : str, optional
+        Head to use instead on a pretrained backbone, if training has at least `ENOUGH_STEPS` steps.
+    geometry : bool
+        `Batch.geometry` must give the part of the image that each view shows.
+    epoch_predictions : bool
+        `Method.end_epoch` must be called with predictions for all training rows.
+    soft_labels : bool
+        `Method.receive_soft_labels` must be called if the backbone is pretrained.
+    grows_with_rows : bool
+        The cost of a step grows with the number of training rows.
+    splits : {"entries", "rows"}, optional
+        The objective is a mean over entries, or over whole rows, and can be computed in parts.
+    """
+
+    views: tuple[ViewKind, ...] = ("weak",)
+    labels: str = "positives"
+    k: bool = False
+    head: str = "linear"
+    pretrained_head: str | None = None
+    geometry: bool = False
+    epoch_predictions: bool = False
+    soft_labels: bool = False
+    grows_with_rows: bool = False
+    splits: Literal["entries", "rows"] | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -69,31 +98,58 @@ MEAN_OF_ENTRIES, MEAN_OF_ROWS = Needs(splits="entries"), Needs(splits="rows")
 
 @dataclass(frozen=True)
 class Problem:
-    """What a method may know of the task before the first step: never the true labels."""
+    """The task as a method may know it before the first step. It never holds the true labels.
+
+    Parameters
+    ----------
+    labels : Labels
+        Observed labels of the training rows.
+    k : float, optional
+        Average number of positives per row.
+    seeds : int or tuple of int
+        One seed, or one per head if many heads are trained at once.
+    soft_labels : bool, optional
+        Whether `Method.receive_soft_labels` will be called before the first step.
+    steps : int
+        Number of steps of the whole training, if known.
+    features : bool
+        A head is trained on features. Otherwise a network is trained on images.
+    """
 
     labels: Labels
     k: float | None = None
-    seeds: int | tuple[int, ...] = 0  # one seed, or one for each of many heads trained at once
-    soft_labels: bool = False  # whether `Method.receive_soft_labels` will be called before the first step
-    steps: int = 0  # of the whole training, where that is known
-    whole_network: bool = False  # whether a network learns, from images; else a head alone, from features
+    seeds: int | tuple[int, ...] = 0
+    soft_labels: bool | None = None
+    steps: int = 0
+    features: bool = False
 
     @property
     def heads(self) -> tuple[int, ...]:
+        """Leading dimensions of per-head state: (number of heads,), or () for a single head."""
         return () if isinstance(self.seeds, int) else (len(self.seeds),)
 
     @property
     def rows(self) -> int:
+        """Number of training rows."""
         return len(self.labels)
 
     @property
     def classes(self) -> int:
+        """Number of classes."""
         return self.labels.num_classes
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where a view's pixels come from: per image, mirrored or not, and its crop (left, top, width, height) in 0..1."""
+    """The part of each image that a view shows.
+
+    Parameters
+    ----------
+    flip : bool Tensor of shape (n_images,)
+        Whether the view is mirrored.
+    crop : Tensor of shape (n_images, 4), optional
+        Left, top, width and height of the crop, as fractions of the image.
+    """
 
     flip: Tensor
     crop: Tensor | None = None
@@ -101,18 +157,34 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's rows. Rows and labels are those of the whole batch; a process holds its own share of the views."""
+    """The rows of one step.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (n_rows,)
+        Row numbers in the training set, of the whole batch if several processes share it.
+    labels : Tensor of shape (n_rows, n_classes)
+        +1, -1 or 0, of the whole batch.
+    views : tuple of Tensor
+        The views that `Method.views` asks for; each process holds its own part.
+    geometry : tuple of Geometry
+        One per view, if `needs.geometry`.
+    weight : float
+        Number of rows of this process divided by an even share, where processes compute the loss of their own rows.
+    averaged : callable, optional
+        The network with averaged weights in evaluation mode, if the run averages weights.
+    """
 
     rows: Tensor
     labels: Tensor
     views: tuple[Tensor, ...]
-    geometry: tuple[Geometry, ...] = ()  # of each view, where the method asks for it
-    weight: float = 1.0  # of a process that computes the loss of its own rows: their number over that of an even share
-    averaged: "Model | None" = None  # the network of averaged weights, in evaluation mode, where the run averages
+    geometry: tuple[Geometry, ...] = ()
+    weight: float = 1.0
+    averaged: "Model | None" = None
 
 
 class ModelOutputs(Protocol):
-    """What a classifier returns: logits, and where its head has them embeddings and class maps."""
+    """Outputs of a classifier: logits and, if its head computes them, embeddings and class maps."""
 
     @property
     def logits(self) -> Tensor: ...
@@ -134,19 +206,61 @@ class EnsembleMember(NamedTuple):
 
 
 class Method(nn.Module):
-    """The base of every method.
+    """Base class of all methods.
 
-    A method overrides `objective` if one view is enough, `loss` if not, and `end_epoch` if it looks at the whole
-    training set between epochs. Per-row state lives in a `RowMemory` made by `prepare`, other state in buffers,
-    so that all of it is saved and resumed with the run.
+    A method overrides `objective` if one view is enough, `loss` if it needs several views, embeddings or class maps,
+    and `end_epoch` if it uses predictions for the whole training set between epochs. Per-row state is a `RowMemory`
+    created in `prepare`, other state a registered buffer: both are saved and resumed with the run.
+
+    Class attributes: `name`, `paper` and `summary` (one sentence), the requirements `needs`, the probability
+    `f1_threshold` above which F1 scores count a label as predicted, and `head_settings`, keyword arguments of the
+    head that `needs` asks for.
+
+    Parameters
+    ----------
+    **settings
+        Fields of the nested dataclass `Settings` that differ from their defaults.
+
+    Raises
+    ------
+    InputError
+        If a setting is unknown or has the wrong type. `objective` and `loss` raise it if the method was not prepared,
+        or receives fewer views than it needs, instead of computing something less than the method.
+
+    Examples
+    --------
+    In your own training loop, call `prepare` once, `loss` and `after_step` per step, and `end_epoch` per epoch:
+
+    >>> import torch
+    >>> from spml.labels import Labels
+    >>> from spml.methods import Batch, Clock, Problem, method
+    >>> from spml.models.feature_classifier import FeatureClassifier
+    >>> labels = Labels.from_indices([0, 1, 2, 0, 1, 2], ["cat", "dog", "bird"])
+    >>> features, network = torch.randn(6, 4), FeatureClassifier(4, 3)
+    >>> em = method("em-apl", warm_up=1)
+    >>> em.prepare(Problem(labels, features=True))
+    >>> groups = [{"params": list(network.parameters())}]
+    >>> groups += [{"params": own, "lr": 1e-3 * multiple} for own, multiple in em.parameter_groups()]
+    >>> optimiser = torch.optim.Adam(groups, lr=1e-3)
+    >>> for epoch in (1, 2):
+    ...     for step, rows in enumerate(torch.arange(6).split(3)):
+    ...         clock = Clock(epoch, epochs=2, step=2 * (epoch - 1) + step, steps=4)
+    ...         views = (features[rows],) * len(em.views)  # for images: one augmented view of each kind in em.views
+    ...         value = em.loss(Batch(rows, labels.batch(rows), views), network, clock)
+    ...         value.backward()
+    ...         optimiser.step()
+    ...         em.after_step(learning_rate=1e-3)
+    ...         optimiser.zero_grad()
+    ...     if em.needs.epoch_predictions:
+    ...         em.end_epoch(torch.sigmoid(network(features).logits).detach(), clock)
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
     summary: ClassVar[str]
     needs: ClassVar[Needs] = Needs()
-    f1_threshold: ClassVar[float] = 0.5  # probability above which a label counts as predicted, for F1 scores
-    head_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # keyword arguments of the head named by `needs`
+    f1_threshold: ClassVar[float] = 0.5
+    head_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @dataclass(frozen=True)
     class Settings:
@@ -154,211 +268,243 @@ class Method(nn.Module):
 
     settings: Any
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, guard in (("objective", _guard_objective), ("loss", _guard_loss)):
+            if name in vars(cls):
+                setattr(cls, name, guard(vars(cls)[name]))
+
     def __init__(self, **settings: Any) -> None:
         super().__init__()
-        _check_class(type(self))
-        known = [f.name for f in dataclasses.fields(self.Settings)]
+        check_class(type(self))
+        types = self.setting_types()
         for setting in settings:
-            if setting not in known:
-                there = ", ".join(known) or "none"
-                raise InputError(f"method {self.name!r} has no setting {setting!r}; its settings: {there}")
-        self.settings = self.Settings(**settings)
-        for setting, kind in self.setting_kinds().items():
+            if setting not in types:
+                raise InputError(
+                    f"method {self.name!r} has no setting {setting!r}; its settings: {', '.join(types) or 'none'}"
+                )
+        self.settings = self.Settings(**{name: _parsed(value, types[name]) for name, value in settings.items()})
+        for setting, annotation in types.items():
             value = getattr(self.settings, setting)
-            check_type(f"method {self.name!r}: {setting}", value, kind)
+            check_type(f"method {self.name!r}: {setting}", value, annotation)
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"method {self.name!r}: {setting} must be finite, not {value}")
         self.k: float | None = None
         self.classes = 0
+        self.prepared = False
+        self.on_features = False
+        self._in_loss = False
 
     @classmethod
-    def setting_kinds(cls) -> dict[str, Any]:
-        """The type of every setting; where none is named and the default is a number, a number."""
+    def setting_types(cls) -> dict[str, Any]:
+        """Return the type of every setting: as annotated, or a number if only a numeric default is given."""
         hints = hints_of(cls.Settings)
-        kinds = {f.name: hints.get(f.name, Any) for f in dataclasses.fields(cls.Settings)}
+        types = {f.name: hints.get(f.name, Any) for f in dataclasses.fields(cls.Settings)}
         numbers = [f.name for f in dataclasses.fields(cls.Settings) if type(f.default) in (int, float)]
-        return kinds | {name: float | None for name in numbers if kinds[name] is Any}
+        return types | {name: float | None for name in numbers if types[name] is Any}
 
     def prepare(self, problem: Problem) -> None:
-        """Learn the size of the task and make room for what is remembered."""
-        if self.needs.k and problem.k is None and getattr(self.settings, "k", None) is None:
-            raise InputError(
-                f"method {self.name!r} needs k, the expected number of positive labels of a row: give k, or a few "
-                "fully labelled rows to estimate it from"
-            )
+        """Set up the method for a task; called once before the first step.
+
+        Parameters
+        ----------
+        problem : Problem
+            Observed labels, k and seeds. Overriding methods call `super().prepare(problem)` and create their memory.
+
+        Raises
+        ------
+        InputError
+            If the method needs k and it is unknown or out of range.
+        """
         own = getattr(self.settings, "k", None)
         self.k = problem.k if own is None else own
+        if self.needs.k and self.k is None:
+            raise InputError(
+                f"method {self.name!r} needs k, the average number of labels per row: give k, or a few fully "
+                "labelled rows to estimate it from"
+            )
         if self.k is not None and not 0 < self.k <= problem.classes:
             raise InputError(
-                f"k, the expected number of positive labels of a row, must be above 0 and at most {problem.classes}, "
+                f"k, the average number of labels per row, must be above 0 and at most {problem.classes}, "
                 f"the number of classes, not {self.k}"
             )
-        self.classes = problem.classes
+        from spml.methods.registry import METHODS  # imports this module
+
+        self.classes, self.on_features, self.prepared = problem.classes, problem.features, True
         members = [METHODS[member.method](**member.settings) for member in self.members(problem.classes)]
-        for made in members:
-            made.prepare(problem)
-        self.beside = nn.ModuleList(members)
+        for member in members:
+            member.prepare(problem)
+        self.ensemble = nn.ModuleList(members)
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
-        """The loss of a batch from one view: (…, B, L) logits give (…) values, any leading dimensions are heads."""
-        raise AssertionError(f"{type(self).__name__} defines no objective: what it is on one view, or on features")
+        """Compute the loss of a batch from one view.
+
+        Parameters
+        ----------
+        logits : Tensor of shape (…, n_rows, n_classes)
+            Leading dimensions are independent heads.
+        labels : Tensor of shape (n_rows, n_classes)
+            +1 positive, -1 negative, 0 unknown.
+        rows : Tensor of shape (n_rows,)
+            Row numbers in the training set.
+        clock : Clock
+
+        Returns
+        -------
+        Tensor of shape (…)
+            One value per head.
+        """
+        raise AssertionError(f"{type(self).__name__} does not define an objective, the loss of one view or of features")
 
     def loss(self, batch: Batch, model: Model, clock: Clock) -> Tensor:
-        """The loss of a batch of images; by default the objective of its first view."""
+        """Compute the loss of a batch; by default the objective of its first view.
+
+        Parameters
+        ----------
+        batch : Batch
+        model : callable
+            Maps a view to `ModelOutputs`.
+        clock : Clock
+
+        Returns
+        -------
+        Tensor of shape ()
+        """
         return self.of_logits(model(batch.views[0]).logits, batch.labels, batch.rows, clock)
 
     def of_logits(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
-        """The objective; of logits of several heads beside one another, (…, B, m·L), those of the members, added."""
+        """Compute the objective; if the logits are those of an ensemble, side by side, the sum of the members'."""
         classes = labels.shape[-1]
         if logits.shape[-1] == classes:
             return self.objective(logits, labels, rows, clock)
-        parts = zip(cast(Iterable[Method], self.beside), logits.split(classes, -1), strict=True)
+        parts = zip(cast(Iterable[Method], self.ensemble), logits.split(classes, -1), strict=True)
         return torch.stack([member.objective(part, labels, rows, clock) for member, part in parts]).sum(0)
 
     @property
     def views(self) -> tuple[ViewKind, ...]:
-        """The views of each image, in the order `loss` takes them, once it is prepared."""
+        """Views of each image, in the order in which `loss` receives them; known once the method is prepared."""
         return self.needs.views
 
     @property
     def is_objective(self) -> bool:
-        """Whether `loss` is the objective of the first view, and no more."""
+        """Whether `loss` is the objective of the first view and nothing else."""
         return type(self).loss is Method.loss
 
     def receive_soft_labels(self, soft_labels: Tensor) -> None:
-        """Called once before the first step if `needs.soft_labels` and the backbone is pretrained: (N, L) calibrated
-        probabilities of every label, from linear probes that were not trained on that row."""
+        """Receive soft labels; called once before the first step if `needs.soft_labels` and the backbone is pretrained.
+
+        Parameters
+        ----------
+        soft_labels : Tensor of shape (n_rows, n_classes)
+            Calibrated probability of every label, from linear probes that were not trained on that row.
+        """
 
     def members(self, classes: int) -> tuple[EnsembleMember, ...]:
-        """On features: the methods whose heads learn side by side and become one. Nobody: the method itself does."""
+        """Return the heads that are trained as an ensemble on features; by default none, the method has one head."""
         return ()
 
     def penalty(self, parameters: Iterable[Tensor], heads: int = 0) -> Tensor | None:
-        """A term on the classifier's parameters, one value a head, or None."""
+        """Return a regularisation term on the classifier's parameters, one value per head, or None."""
         return None
 
     def after_step(self, learning_rate: float | Tensor) -> None:
-        """Called when the optimiser has moved; a method that moves its own memory does so here."""
+        """Update state that the optimiser does not; called after each step of the optimiser."""
 
     def end_epoch(self, probabilities: Tensor, clock: Clock) -> None:
-        """Called after each epoch if `needs.epoch_predictions`, with (…, N, L) predictions made in evaluation mode."""
+        """Use predictions for all training rows; called after each epoch if `needs.epoch_predictions`.
+
+        Parameters
+        ----------
+        probabilities : Tensor of shape (…, n_rows, n_classes)
+            Predictions made in evaluation mode.
+        clock : Clock
+        """
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        """The method's own parameters, each group with the multiple of the classifier's learning rate it moves at."""
+        """Return the method's own parameters, each group with its multiple of the classifier's learning rate."""
         return []
+
+    def _check_prepared(self) -> None:
+        if not self.prepared:
+            raise InputError(
+                f"method {self.name!r} is not prepared: call prepare(Problem(labels)) before its loss or objective"
+            )
+
+
+def _guard_objective(objective: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Raise where the objective of one view is less than the method."""
+
+    @functools.wraps(objective)
+    def guarded(self: Method, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+        self._check_prepared()
+        if not self._in_loss and not self.on_features and len(self.views) > 1:
+            raise InputError(
+                f"method {self.name!r} needs {len(self.views)} views ({', '.join(self.views)}): call loss(Batch(rows, "
+                "labels, views), model, clock), or prepare(Problem(labels, features=True)) for a head on features"
+            )
+        if self.on_features and len(self.ensemble):
+            raise InputError(
+                f"method {self.name!r} trains {len(self.ensemble)} heads on features: call of_logits or loss with "
+                f"their logits side by side, {len(self.ensemble)} · {self.classes} columns"
+            )
+        return objective(self, logits, labels, rows, clock)
+
+    return guarded
+
+
+def _guard_loss(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Raise where a batch has fewer views than the method needs."""
+
+    @functools.wraps(loss)
+    def guarded(self: Method, batch: Batch, model: Model, clock: Clock) -> Tensor:
+        self._check_prepared()
+        if len(batch.views) < len(self.views):
+            raise InputError(
+                f"method {self.name!r} needs {len(self.views)} views of each image ({', '.join(self.views)}), but the "
+                f"batch has {len(batch.views)}"
+            )
+        outer, self._in_loss = self._in_loss, True
+        try:
+            return loss(self, batch, model, clock)
+        finally:
+            self._in_loss = outer
+
+    return guarded
 
 
 def mean_entry(entries: Tensor) -> Tensor:
-    """The published 1/(B·L) Σ, one value a head."""
+    """Average over rows and classes, the published 1/(B·L) Σ: one value per head."""
     return entries.mean((-2, -1))
 
 
 def mean_row(entries: Tensor) -> Tensor:
-    """Summed over classes, averaged over rows, one value a head."""
+    """Sum over classes and average over rows: one value per head."""
     return entries.sum(-1).mean(-1)
 
 
-METHODS: dict[str, type[Method]] = {}
-
-STEP_INPUTS = frozenset({"epoch", "progress"})  # what a loss function may take of the clock
-
-
-def register(cls: type[Method]) -> type[Method]:
-    """Make a method known by its name; those of the package are not replaced."""
-    _check_class(cls)
-    held = METHODS.get(cls.name)
-    if held is not None and held.__module__.startswith("spml.") and held.__module__ != cls.__module__:
-        raise TypeError(f"there is a method {cls.name!r} already: take another name")
-    METHODS[cls.name] = cls
-    return cls
+def _parsed(value: Any, annotation: Any) -> Any:
+    """Build a nested dataclass from a table of its fields, as files store it."""
+    if isinstance(value, Mapping):
+        for option in get_args(annotation) or (annotation,):
+            if dataclasses.is_dataclass(option) and set(value) <= {f.name for f in dataclasses.fields(option)}:
+                nested = {name: tuple(each) if isinstance(each, list) else each for name, each in value.items()}
+                return cast(Any, option)(**nested)
+    return value
 
 
-def _check_class(cls: type[Method]) -> None:
-    for wanted in ("name", "paper", "summary"):
-        if not isinstance(getattr(cls, wanted, None), str):
-            raise TypeError(f"{cls.__name__} needs {wanted!r}, a text")
+def check_class(cls: type[Method]) -> None:
+    """Raise TypeError if a method class is incomplete."""
+    for attribute in ("name", "paper", "summary"):
+        if not isinstance(getattr(cls, attribute, None), str):
+            raise TypeError(f"{cls.__name__} needs the class attribute {attribute!r}, a string")
     if cls.objective is Method.objective and cls.loss is Method.loss:
-        raise TypeError(f"{cls.__name__} needs 'objective' or 'loss': what is made small")
+        raise TypeError(f"{cls.__name__} must define 'objective' or 'loss'")
     if not dataclasses.is_dataclass(cls.Settings):
-        raise TypeError(f"{cls.__name__}.Settings needs @dataclass(frozen=True) over it")
-
-
-def loss_method(
-    name: str,
-    function: Callable[..., Tensor],
-    *,
-    paper: str,
-    summary: str,
-    needs: Needs = Needs(),  # noqa: B008 (frozen)
-    reduce: Callable[[Tensor], Tensor] = mean_entry,
-    f1_threshold: float = 0.5,
-    head_settings: Mapping[str, Any] = MappingProxyType({}),
-    **defaults: Any,
-) -> type[Method]:
-    """A method that is its loss function alone: the function's settings are the method's, with `defaults` changed.
-
-    Of the function's step inputs `epoch` and `progress` are taken from the clock; a setting `k` left open is
-    filled with the task's.
-    """
-    _check_signature(function, defaults)
-    step_inputs = set(inspect.signature(function).parameters) & STEP_INPUTS
-    hints, fields = hints_of(function), list[tuple[str, Any, Any]]()
-    for setting, parameter in settings_of(function).items():
-        default = defaults.pop(setting, None if parameter.default is parameter.empty else parameter.default)
-        kind = hints.get(setting, Any)
-        kind = kind | None if default is None and kind is not Any else kind
-        fields.append((setting, kind, dataclasses.field(default=default)))
-    if defaults:
-        raise TypeError(f"{function.__name__} has no setting {', '.join(defaults)}")
-
-    def objective(self: Method, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
-        settings = dataclasses.asdict(self.settings)
-        if "k" in settings and settings["k"] is None:
-            settings["k"] = self.k
-        return reduce(function(logits, labels, **{i: getattr(clock, i) for i in step_inputs}, **settings))
-
-    namespace = {
-        "__doc__": function.__doc__,
-        "__module__": function.__module__,
-        "name": name,
-        "paper": paper,
-        "summary": summary,
-        "needs": needs,
-        "f1_threshold": f1_threshold,
-        "head_settings": head_settings,
-        "function": staticmethod(function),
-        "Settings": dataclasses.make_dataclass("Settings", fields, frozen=True),
-        "objective": objective,
-    }
-    title = function.__name__.title().replace("_", "")
-    made: type[Method] = type(f"{title}Method", (Method,), namespace)
-    return register(made)
-
-
-def _check_signature(function: Callable[..., Tensor], defaults: Iterable[str]) -> None:
-    """Before the * stand logits, labels and step inputs, behind it the settings, all but k with a default."""
-    name = getattr(function, "__name__", None)
-    if name is None:
-        raise TypeError(f"{function!r} is no function: a loss method is made of one, with a name")
-    parameters = list(inspect.signature(function).parameters.values())
-    if sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters[:2]) < 2:
-        raise TypeError(f"{name} must take logits and labels first, before any *")
-    for parameter in parameters[2:]:
-        of_the_clock = parameter.name in STEP_INPUTS
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            if of_the_clock:
-                raise TypeError(f"{name}: {parameter.name!r} is given at every step: put it before the *")
-            if parameter.default is parameter.empty and parameter.name not in (*defaults, "k"):
-                raise TypeError(f"{name}: the setting {parameter.name!r} has no default: give it one")
-        elif not of_the_clock or parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
-            raise TypeError(
-                f"{name} cannot be given '{parameter}': before the * stand logits, labels, epoch and progress, behind "
-                "it the settings"
-            )
+        raise TypeError(f"{cls.__name__}.Settings must be decorated with @dataclass(frozen=True)")
 
 
 def uniform_per_head(seeds: int | tuple[int, ...], shape: Sequence[int], low: float, high: float) -> Tensor:
-    """Uniform numbers behind one leading dimension a head; a head's depend on its own seed alone."""
+    """Draw uniform numbers, with a leading dimension if there are several seeds, each head from its own seed."""
     if isinstance(seeds, int):
         return torch.empty(*shape).uniform_(low, high, generator=torch.Generator().manual_seed(seeds))
     return torch.stack([uniform_per_head(seed, shape, low, high) for seed in seeds])

@@ -28,13 +28,12 @@ from spml.methods.base import (
     Method,
     Needs,
     Problem,
-    loss_method,
     mean_entry,
     mean_row,
-    register,
     uniform_per_head,
 )
 from spml.methods.memory import RowMemory
+from spml.methods.registry import loss_method, register
 
 PAPER = "Cole 2021"
 

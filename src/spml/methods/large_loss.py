@@ -15,8 +15,9 @@ from spml.losses import (
     positive_term,
 )
 from spml.losses.terms import in_full_precision
-from spml.methods.base import Clock, Method, Needs, Problem, loss_method, mean_entry, register
+from spml.methods.base import Clock, Method, Needs, Problem, mean_entry
 from spml.methods.memory import RowMemory
+from spml.methods.registry import loss_method, register
 
 PAPER = "Kim 2022"
 

@@ -11,7 +11,8 @@ from spml.losses import (
     negative_leverage_of,
     view_consistency,
 )
-from spml.methods.base import MEAN_OF_ROWS, Batch, Clock, Method, Model, Needs, Problem, loss_method, mean_row, register
+from spml.methods.base import MEAN_OF_ROWS, Batch, Clock, Method, Model, Needs, Problem, mean_row
+from spml.methods.registry import loss_method, register
 
 PAPER = "LASD"
 

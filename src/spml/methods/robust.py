@@ -1,7 +1,8 @@
 """Past the four papers: SPLC and Hill (Zhang et al. 2021), GR (Chen et al. 2024), BoostLU (Kim et al. 2023)."""
 
 from spml.losses import generalised_robust, hill, large_loss_rejection, self_paced_correction
-from spml.methods.base import MEAN_OF_ENTRIES, MEAN_OF_ROWS, Needs, loss_method, mean_row
+from spml.methods.base import MEAN_OF_ENTRIES, MEAN_OF_ROWS, Needs, mean_row
+from spml.methods.registry import loss_method
 
 loss_method("splc", self_paced_correction, paper="Zhang 2021", needs=MEAN_OF_ROWS, reduce=mean_row,
             summary="Confident unknowns become positives from the second epoch on.")  # fmt: skip

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from spml.errors import InputError
 from spml.losses.terms import in_full_precision, signed_term, soft_term
-from spml.methods.base import Batch, Clock, Geometry, Method, Model, Needs, Problem, mean_entry, register
+from spml.methods.base import Batch, Clock, Geometry, Method, Model, Needs, Problem, mean_entry
 from spml.methods.memory import RowMemory
+from spml.methods.registry import register
 
 PAPER = "Verelst 2022"
 

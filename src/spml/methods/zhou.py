@@ -15,8 +15,9 @@ from spml.losses import (
     entropy_minimisation,
     negative_smoothed,
 )
-from spml.methods.base import MEAN_OF_ENTRIES, Clock, Method, Needs, Problem, loss_method, mean_entry, register
+from spml.methods.base import MEAN_OF_ENTRIES, Clock, Method, Needs, Problem, mean_entry
 from spml.methods.memory import RowMemory
+from spml.methods.registry import loss_method, register
 
 PAPER = "Zhou 2022"
 

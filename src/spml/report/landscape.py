@@ -98,8 +98,9 @@ def own_loss(run: RunFolder, labels: Labels) -> Loss:
     made: Method = method(run.method, **settings)
     remembered = read_tensors(run.folder / "best-memory.safetensors")[0]
     looked = made.needs.soft_labels and bool(remembered)
-    whole = isinstance(run.store, ImageStore)
-    problem = Problem(labels, run.record["k"], run.record["train"]["seed"], soft_labels=looked, whole_network=whole)
+    # A method of several views is measured by what it computes on one, as on features.
+    features = not isinstance(run.store, ImageStore) or len(made.needs.views) > 1
+    problem = Problem(labels, run.record["k"], run.record["train"]["seed"], soft_labels=looked, features=features)
     made.prepare(problem)
     made.load_state_dict(remembered)
     made.eval()

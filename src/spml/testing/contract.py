@@ -19,6 +19,7 @@ from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.methods import Batch, Clock, Method, Problem, method
 from spml.methods.memory import RowMemory
+from spml.models.feature_classifier import FeatureClassifier
 from spml.train.distributed import GatheredOutputs
 from spml.train.examples import Examples
 from spml.train.settings import TrainSettings
@@ -70,8 +71,14 @@ def tiny_examples(made: Method, rows: int = ROWS) -> Examples:
 
 def _prepared(make: Make, labels: Labels) -> Method:
     made = make()
-    made.prepare(Problem(labels, k=1.5))
+    made.prepare(_problem(made, labels))
     return made
+
+
+def _problem(made: Method, labels: Labels, seeds: int | tuple[int, ...] = 0) -> Problem:
+    """The task: features for a method that has an objective, except where it trains an ensemble on them."""
+    features = type(made).objective is not Method.objective and not made.members(labels.num_classes)
+    return Problem(labels, k=1.5, seeds=seeds, soft_labels=False, features=features)
 
 
 def _objective(made: Method, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
@@ -181,7 +188,7 @@ def check_heads(make: Make) -> None:
     found = []
     for other in (0.1, 40.0):
         made = make()
-        made.prepare(Problem(examples.labels, k=1.5, seeds=(0, 1)))
+        made.prepare(_problem(made, examples.labels, (0, 1)))
         for name, state in made.state_dict().items():
             assert state.shape[:1] == (2,), (
                 f"{made.name} cannot learn with many heads: its {name!r} is not one a head (heads=problem.heads)"
@@ -372,7 +379,10 @@ def tiny_run(make: Make, folder: Path, batches: int | None = None, checkpoint_se
         checkpoint_seconds=checkpoint_seconds,
         seed=5,
     )
-    return Trainer(folder, TinyNetwork(), made, examples, examples, settings, k=1.5, device="cpu", progress=False)
+    shares = [member.share for member in made.members(CLASSES)]
+    torch.manual_seed(settings.seed)
+    network = FeatureClassifier(WIDTH, CLASSES, shares) if shares else TinyNetwork()
+    return Trainer(folder, network, made, examples, examples, settings, k=1.5, device="cpu", progress=False)
 
 
 def run_bytes(folder: Path) -> dict[str, bytes]:
@@ -398,7 +408,7 @@ def check_truth_closed(make: Make) -> None:
     """2. True labels cannot be read during training: what a method is given holds none."""
     made = make()
     examples = tiny_examples(made)
-    problem = Problem(examples.labels, k=1.5)
+    problem = _problem(made, examples.labels)
     reachable = {name: value for name, value in vars(problem).items() if isinstance(value, Labels)}
     assert list(reachable.values()) == [examples.labels], "a problem holds more labels than the observed ones"
     made.prepare(problem)

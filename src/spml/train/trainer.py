@@ -109,7 +109,7 @@ class Trainer:
             seeds=self.settings.seed,
             soft_labels=self._uses_probes,
             steps=self.batches * self.settings.epochs,
-            whole_network=isinstance(training.store, ImageStore),
+            features=not isinstance(training.store, ImageStore),
         )
         method.prepare(problem)
         if start is not None:  # what a phase before this one remembered (LinearInit)

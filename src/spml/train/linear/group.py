@@ -50,7 +50,7 @@ class Task:
             )
         if type(made).objective is Method.objective:
             raise InputError(f"method {spec.method!r} defines no objective, only a loss of images: it needs images")
-        made.prepare(Problem(self.tables.of(made).labels, k=self.k, seeds=seeds))
+        made.prepare(Problem(self.tables.of(made).labels, k=self.k, seeds=seeds, features=True))
         for name, state in made.state_dict().items():
             if state.shape[:1] != (len(seeds),):
                 raise InputError(f"method {spec.method!r} cannot train many heads: its {name!r} is not one a head")

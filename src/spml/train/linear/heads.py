@@ -120,7 +120,7 @@ class Team:
         """What the method remembers, as its `state_dict` names it, of what its members do."""
         if len(self.heads) == 1:
             return states[0]
-        return {f"beside.{i}.{name}": value for i, state in enumerate(states) for name, value in state.items()}
+        return {f"ensemble.{i}.{name}": value for i, state in enumerate(states) for name, value in state.items()}
 
 
 def linear_start(dim: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
