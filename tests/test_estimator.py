@@ -209,7 +209,7 @@ def test_full_labels_by_a_matrix_without_zeros(data: Data) -> None:
     ("changed", "message"),
     [
         ({"method": "epr"}, "'epr' needs k"),
-        ({"method": "nothing"}, "no method named 'nothing'"),
+        ({"method": "nothing"}, "No method named 'nothing'"),
         ({"method": "lac"}, "'lac' is made for the head 'label-wise'"),
         ({"method": "bce"}, "'bce' needs full labels"),
         ({"settings": {"colour": 1}}, "'wan' has no setting 'colour'"),

@@ -279,7 +279,7 @@ def test_features_train_too(spml, tmp_path):
     ("arguments", "sentence"),
     [
         (("train", "nowhere", "--out", "x"), "nowhere: no such file or folder"),
-        (("train", "scenes", "--out", "x", "--method", "emm"), "there is no method named 'emm'"),
+        (("train", "scenes", "--out", "x", "--method", "emm"), "No method named 'emm'"),
         (("train", "scenes", "--out", "x", "--setting", "alpha"), "--setting alpha is not of the form name=value"),
         (("train", "scenes", "--out", "x", "--setting", "alpha=1"), "has no setting 'alpha'"),
         (

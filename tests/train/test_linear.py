@@ -381,7 +381,7 @@ def test_nan_in_features_is_named(task: Task) -> None:
         (HeadSpec("iun"), {"negatives_labels": None}, "'iun' needs known negatives"),
         (HeadSpec("epr"), {"k": None}, "'epr' needs k"),
         (HeadSpec("boostlu"), {}, "'boostlu' is made for the head 'cam'"),
-        (HeadSpec("none"), {}, "no method named 'none'"),
+        (HeadSpec("none"), {}, "No method named 'none'"),
         (HeadSpec("em", {"alpha": 1}), {}, "'em' has no setting 'alpha'"),
         (HeadSpec("an"), {"epochs": 0}, "epochs must be at least 1"),
         (HeadSpec("an"), {"early_stopping": 0}, "early_stopping"),

@@ -86,7 +86,7 @@ def linear_grid(
     named = [(m, {}) if isinstance(m, str) else (m[0], dict(m[1])) for m in methods]
     for name, _ in named:
         if name not in METHODS:
-            raise InputError(f"there is no method named {name!r}; there are {', '.join(sorted(METHODS))}")
+            raise InputError(f"No method named {name!r}. Available methods: {', '.join(sorted(METHODS))}")
     specs = [
         HeadSpec(name, settings, rate, size, seed)
         for name, settings in named
