@@ -27,16 +27,16 @@ from spml.labels import Labels
 from spml.methods import Clock, Problem, method
 from spml.models import build_classifier
 from spml.recover import recover
-from spml.report import Series, Study, k_sensitivity, label_budget, line_chart, loss_landscape, write_report
+from spml.report import Series, StudyChart, k_sensitivity, label_budget, line_chart, loss_landscape, write_report
 from spml.report.axes import Axis, log_ticks, round_ticks
-from spml.report.beliefs import Beliefs, believed, saw_more
 from spml.report.comparison import groups
 from spml.report.figures import Bar, Spread, bars, heat_map, spreads
-from spml.report.galleries import evidence, extremes, kind_of, lit
+from spml.report.galleries import evidence, extremes, highlight, kind_of
 from spml.report.landscape import Landscape, _direction, own_loss
 from spml.report.markup import Html, hundred, join, percent, tag
 from spml.report.sections import precision_down_the_list
-from spml.report.studies import study_chart
+from spml.report.studies import study_figure
+from spml.report.tables import RunTables, confidence_and_presence, trained_on_more_labels
 from spml.report.theme import PALETTE, script
 from spml.runs.files import write_tensors
 from spml.runs.folder import RunFolder, open_run
@@ -163,14 +163,14 @@ def report(tmp_path: Path, *runs: RunFolder, **options) -> tuple[Path, str, Pars
 
 
 @given(st.text(), st.text())
-def test_texts_come_back_from_markup_as_they_went_in(text, value):
+def test_text_and_attributes_survive_escaping(text, value):
     parsed = Parsed(tag("p", text, title=value))
     no_carriage = str.maketrans({"\r": "\n"})  # what a parser may do to line ends
     assert "".join(parsed.texts).translate(no_carriage) == text.translate(no_carriage)
     assert parsed.tags == [("p", {"title": value})]
 
 
-def test_markup_enters_a_tag_as_markup_and_text_as_text():
+def test_markup_is_not_escaped_but_text_is():
     assert (
         tag("p", Html("<b>"), "<i>", None, class_="a", hidden=True, title=None)
         == '<p class="a" hidden><b>&lt;i&gt;</p>'
@@ -181,7 +181,7 @@ def test_markup_enters_a_tag_as_markup_and_text_as_text():
 @pytest.mark.parametrize(
     ("share", "text"), [(0.0, "0%"), (0.001, "<1%"), (0.5, "50%"), (0.999, ">99%"), (1.0, "100%"), (math.nan, "–")]
 )
-def test_percent_never_rounds_to_all_or_nothing(share, text):
+def test_percent_does_not_round_to_0_or_100(share, text):
     assert percent(share) == text
     assert hundred(0.8314) == "83.1"
 
@@ -189,9 +189,9 @@ def test_percent_never_rounds_to_all_or_nothing(share, text):
 # -- what is counted ----------------------------------------------------------------------------------------------
 
 
-def test_recovery_counts_what_a_loop_counts():
+def test_recovery_counts_agree_with_a_loop():
     run = a_run()
-    beliefs = Beliefs(run)
+    tables = RunTables(run)
     observed, truth = run.labels.dense(), run.truth.dense()
     right = wrong = missing = 0
     for row in [*run.train, *run.validation]:
@@ -201,22 +201,22 @@ def test_recovery_counts_what_a_loop_counts():
                 right += yes and truth[row, label] > 0
                 wrong += yes and truth[row, label] < 0
                 missing += truth[row, label] > 0
-    recovery = beliefs.recovery
-    assert (recovery.right, recovery.judged, recovery.missing) == (right, right + wrong, missing)
+    recovery = tables.recovery
+    assert (recovery.right, recovery.checked, recovery.missing) == (right, right + wrong, missing)
     assert recovery.count == right + wrong
-    assert 0 < recovery.precision == beliefs.precisions.positive < 1
+    assert 0 < recovery.precision == tables.precisions.positive < 1
     assert recovery.found == right / missing
 
 
-def test_test_rows_are_never_recovered_and_given_labels_are_always_present():
+def test_test_rows_are_never_recovered_and_observed_labels_are_always_present():
     run = a_run(shift=-9.0)  # believes nothing by itself
-    beliefs = Beliefs(run)
-    assert not beliefs.recovered.any()
-    assert beliefs.present[run.labels.dense() > 0].all()
-    assert not Beliefs(a_run(shift=9.0)).recovered[run.test].any()
+    tables = RunTables(run)
+    assert not tables.recovered.any()
+    assert tables.present[run.labels.dense() > 0].all()
+    assert not RunTables(a_run(shift=9.0)).recovered[run.test].any()
 
 
-def test_recovered_labels_take_the_place_of_one_half(tmp_path):
+def test_recovered_labels_replace_the_default_threshold(tmp_path):
     run = a_run()
 
     class Recovered:
@@ -228,70 +228,70 @@ def test_recovered_labels_take_the_place_of_one_half(tmp_path):
         def present(self, rows):
             return np.tile(np.arange(len(CLASSES)) == 4, (len(rows), 1))
 
-    confidence, present = believed(run, Recovered())
+    confidence, present = confidence_and_presence(run, Recovered())
     assert (confidence == 0.25).all()
     assert present.sum() == len(run.names)
-    assert Beliefs(run, Recovered()).recovered.any(axis=0).tolist() == [c == 4 for c in range(len(CLASSES))]
+    assert RunTables(run, Recovered()).recovered.any(axis=0).tolist() == [c == 4 for c in range(len(CLASSES))]
     write_report([run], tmp_path / "report.html", recovered=[Recovered()])
     parsed = Parsed((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert "a note <b>" in parsed.text
     assert "25%" in parsed.text
 
 
-def test_without_recovered_labels_the_report_recovers_them(tmp_path):
+def test_the_report_recovers_labels_by_default(tmp_path):
     run = a_run()
     write_report([run], tmp_path / "report.html")
     found = recover(run)
     rows = np.concatenate([run.train, run.validation])
     unknown = run.labels.dense(rows) == 0
     number = int((found.present(rows) & unknown).sum())
-    assert number != Beliefs(run).recovery.count
-    assert f"The model found {number:,} further labels" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert number != RunTables(run).recovery.count
+    assert f"The model recovered {number:,} missing labels" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_truth_that_is_partly_known_judges_only_what_it_knows():
+def test_unknown_truth_is_ignored():
     run = a_run()
     signed = run.truth.dense()
     signed[:, 1] = 0
     run = dataclasses.replace(run, truth=Labels.from_matrix(signed, CLASSES))
-    beliefs = Beliefs(run)
-    assert beliefs.recovered[:, 1].any()
-    assert not (beliefs.right | beliefs.wrong | beliefs.missed)[:, 1].any()
-    assert beliefs.recovery.judged < beliefs.recovery.count
-    assert np.isnan(beliefs.test_precision[1])
-    assert beliefs.separation is None
-    row = int(np.flatnonzero(beliefs.recovered[:, 1])[0])
-    assert kind_of(beliefs, row, 1) == "new"
+    tables = RunTables(run)
+    assert tables.recovered[:, 1].any()
+    assert not (tables.right | tables.wrong | tables.missed)[:, 1].any()
+    assert tables.recovery.checked < tables.recovery.count
+    assert np.isnan(tables.test_precision[1])
+    assert tables.separation is None
+    row = int(np.flatnonzero(tables.recovered[:, 1])[0])
+    assert kind_of(tables, row, 1) == "new"
 
 
-def test_every_kind_of_label_is_named():
-    beliefs = Beliefs(a_run())
-    tables = {
-        "given": beliefs.observed > 0,
-        "right": beliefs.right,
-        "wrong": beliefs.wrong,
-        "missed": beliefs.missed,
-        "absent": beliefs.unknown & ~beliefs.present & (beliefs.truth < 0),
+def test_every_kind_of_label_is_recognised():
+    tables = RunTables(a_run())
+    expected = {
+        "given": tables.observed > 0,
+        "right": tables.right,
+        "wrong": tables.wrong,
+        "missed": tables.missed,
+        "absent": tables.unknown & ~tables.present & (tables.truth < 0),
     }
-    for kind, table in tables.items():
+    for kind, table in expected.items():
         rows, labels = np.nonzero(table)
         assert len(rows), kind
-        assert {kind_of(beliefs, r, c) for r, c in zip(rows, labels, strict=True)} == {kind}
+        assert {kind_of(tables, r, c) for r, c in zip(rows, labels, strict=True)} == {kind}
 
 
-def test_extremes_are_the_surest_of_different_labels():
-    beliefs = Beliefs(a_run(rows=200))
-    most = extremes(beliefs, beliefs.recovered, len(CLASSES))
+def test_extremes_are_the_most_confident_of_different_labels():
+    tables = RunTables(a_run(rows=200))
+    most = extremes(tables, tables.recovered, len(CLASSES))
     assert len({row for row, _ in most}) == len({label for _, label in most}) == len(CLASSES)
-    confidence = [float(beliefs.confidence[place]) for place in most]
+    confidence = [float(tables.confidence[place]) for place in most]
     assert confidence == sorted(confidence, reverse=True)
-    assert confidence[0] == beliefs.confidence[beliefs.recovered].max()
-    least = extremes(beliefs, beliefs.recovered, 12, least=True)
+    assert confidence[0] == tables.confidence[tables.recovered].max()
+    least = extremes(tables, tables.recovered, 12, least=True)
     assert len({row for row, _ in least}) == 12
-    assert float(beliefs.confidence[least[0]]) == beliefs.confidence[beliefs.recovered].min()
+    assert float(tables.confidence[least[0]]) == tables.confidence[tables.recovered].min()
 
 
-def test_precision_down_the_list_starts_where_it_says_something_and_ends_at_the_precision():
+def test_precision_by_rank_skips_noise_and_ends_at_the_precision():
     confidence = np.linspace(1, 0, 100)
     right = np.arange(100) < 50
     kept, shares = precision_down_the_list(confidence, right)
@@ -300,11 +300,11 @@ def test_precision_down_the_list_starts_where_it_says_something_and_ends_at_the_
     assert precision_down_the_list(confidence[:3], right[:3]) == ([3.0], [100.0])
 
 
-def test_a_run_on_the_truth_is_a_reference():
+def test_a_run_trained_on_the_truth_is_a_reference():
     run = a_run(name="bce")
-    assert not saw_more(run)
+    assert not trained_on_more_labels(run)
     full = run.truth.subset(run.train).fingerprint()
-    assert saw_more(dataclasses.replace(run, record={**run.record, "data": {"labels": full}}))
+    assert trained_on_more_labels(dataclasses.replace(run, record={**run.record, "data": {"labels": full}}))
 
 
 # -- pictures -----------------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def test_bars_of_many_labels_are_folded_and_none_is_lost():
 
 
 def test_every_run_has_its_place_on_the_scale_of_all():
-    parsed = Parsed(spreads([Spread("a", [90.0, 80.0], "85.0", beside=100.0), Spread("b", [70.0], "70.0")]))
+    parsed = Parsed(spreads([Spread("a", [90.0, 80.0], "85.0", reference=100.0), Spread("b", [70.0], "70.0")]))
 
     def places(kind):
         return [
@@ -391,10 +391,10 @@ def test_the_lit_part_keeps_its_colour():
     image = np.full((8, 8, 3), 200, np.uint8)
     weights = torch.zeros(2, 2)
     weights[0, 0] = 1
-    shown = lit(image, weights).astype(int)
+    shown = highlight(image, weights).astype(int)
     assert shown[0, 0].sum() > 1.5 * shown[7, 7].sum()
     assert np.ptp(shown[7, 7]) <= 2  # grey
-    assert lit(image, torch.zeros(2, 2)).max() < 200
+    assert highlight(image, torch.zeros(2, 2)).max() < 200
 
 
 def _luminance(colour: str) -> float:
@@ -455,14 +455,14 @@ def test_the_page_asks_for_nothing_and_its_policy_forbids_it(tmp_path):
     assert all(image["alt"] for image in parsed.of("img"))
 
 
-def test_with_the_truth_right_and_wrong_are_shown_with_their_numbers(tmp_path):
+def test_correct_and_wrong_labels_are_counted_and_shown(tmp_path):
     run = a_run()
     _, text, parsed = report(tmp_path, run)
-    recovery = Beliefs(run).recovery
-    assert f"{percent(recovery.precision)} of them are right" in parsed.text
-    assert f"{recovery.right:,} of {recovery.judged:,}" in parsed.text
-    assert hundred(Beliefs(run).test_map) in parsed.text
-    for heading in ("Picked at random", "Most sure", "Least sure", "Wrong, and sure of it", "Missed"):
+    recovery = RunTables(run).recovery
+    assert f"{percent(recovery.precision)} of these are correct" in parsed.text
+    assert f"{recovery.right:,} of {recovery.checked:,}" in parsed.text
+    assert hundred(RunTables(run).test_map) in parsed.text
+    for heading in ("Random examples", "Most confident", "Least confident", "Confident mistakes", "Missed"):
         assert heading in parsed.text
     classes = [a.get("class") or "" for a in parsed.of("li")]
     for kind in ("given", "right", "wrong", "missed"):
@@ -470,30 +470,30 @@ def test_with_the_truth_right_and_wrong_are_shown_with_their_numbers(tmp_path):
     assert "nan" not in re.sub(r"base64,[^\"]*", "", text.lower())
 
 
-def test_without_the_truth_nothing_is_judged(tmp_path):
+def test_without_the_truth_nothing_is_called_correct_or_wrong(tmp_path):
     _, _, parsed = report(tmp_path, a_run(truth=False))
     classes = [a.get("class") or "" for a in parsed.of("li")]
     assert "chip new" in classes
     assert not any(kind in c for c in classes for kind in ("right", "wrong", "missed"))
-    assert not re.search("(are|is|then) right|wrong", parsed.text.partition("spml-report-theme")[2])
+    assert not re.search("correct|wrong", parsed.text.partition("spml-report-theme")[2])
     assert "held-out score" in parsed.text
     assert "33.0" in parsed.text
     assert "test mAP" not in parsed.text
 
 
-def test_features_have_cards_without_pictures_and_lost_images_are_said(tmp_path):
+def test_features_and_missing_images_are_shown_without_pictures(tmp_path):
     _, _, parsed = report(tmp_path, a_run(images=False))
     assert not parsed.of("img")
-    assert "48 rows came with one label each" in parsed.text
+    assert "The data has 48 rows with one label each" in parsed.text
     run = a_run()
     run.__dict__["store"] = None
     _, _, parsed = report(tmp_path, run)
     assert not parsed.of("img")
-    assert "no longer where it was" in parsed.text
+    assert "was moved or changed" in parsed.text
     assert "photo 7.jpg" in parsed.text or "photo" in parsed.text
 
 
-def test_rows_of_other_data_are_not_shown_as_the_run_s(tmp_path):
+def test_changed_data_is_not_shown(tmp_path):
     draw = np.random.default_rng(0)
     for name in ("red", "green"):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -511,8 +511,8 @@ def test_histograms_of_the_log_are_drawn(tmp_path):
     lines = tuple({"kind": "histogram", "step": e, "epoch": e, "counts": [10, 5, e, 0]} for e in (1, 2, 3))
     _, without, _ = report(tmp_path, a_run())
     _, text, parsed = report(tmp_path, a_run(log=lines))
-    assert "Predictions over the epochs" in text
-    assert "Predictions over the epochs" not in without
+    assert "Predictions by epoch" in text
+    assert "Predictions by epoch" not in without
     assert len(parsed.of("rect")) == 9  # the empty bin of each epoch is not drawn
 
 
@@ -528,10 +528,10 @@ def test_a_report_with_photographs_stays_small(tmp_path):
     assert {image["width"] for image in parsed.of("img")} == {"192"}
 
 
-def test_networks_show_where_they_look(trained, tmp_path):
+def test_image_evidence_is_shown(trained, tmp_path):
     _, _, parsed = report(tmp_path, trained)
-    assert "Where it looks" in parsed.text
-    maps = [image for image in parsed.of("img") if ": what spoke for" in image["alt"]]
+    assert "Image evidence" in parsed.text
+    maps = [image for image in parsed.of("img") if ": evidence for" in image["alt"]]
     assert len(maps) == 18
     assert len({image["src"] for image in maps}) > 6
 
@@ -558,13 +558,13 @@ def test_the_evidence_for_a_label_lies_where_its_features_are():
     assert least.tolist() == [[0] * 4 + [pytest.approx(2 / 12)] * 2] * 2  # all against it, the right third least
 
 
-def test_there_is_no_evidence_without_places():
+def test_no_evidence_without_spatial_features():
     pooled = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
     network = build_classifier(pooled, 2, image_size=8)
     assert evidence(network, np.zeros((8, 8, 3), np.uint8), [0]) is None
 
 
-def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_the_report_is_written_atomically(tmp_path, monkeypatch):
     path, before, _ = report(tmp_path, a_run())
     monkeypatch.setattr(os, "fsync", _no_space)
     with pytest.raises(InputError, match=r"report\.html cannot be written: no space left"):
@@ -580,13 +580,13 @@ def _no_space(_: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_refusals(tmp_path):
+def test_invalid_arguments_raise(tmp_path):
     with pytest.raises(InputError, match="at least one run"):
         write_report([], tmp_path / "r.html")
-    with pytest.raises(InputError, match="2 sets of recovered labels for 1 runs"):
+    with pytest.raises(InputError, match="got 2 sets of recovered labels for 1 runs"):
         write_report([a_run()], tmp_path / "r.html", recovered=[None, None])
     other = a_run(Path("runs/other"), classes=("a", "b", "c"))
-    with pytest.raises(InputError, match="runs/first and runs/other have different labels"):
+    with pytest.raises(InputError, match="runs/first and runs/other have different classes"):
         write_report([a_run(), other], tmp_path / "r.html", recovered=[None, None])
     longer = a_run(Path("runs/longer"), rows=80)
     with pytest.raises(InputError, match="different test rows"):
@@ -606,33 +606,53 @@ def several() -> list[RunFolder]:
     return [*runs, reference]
 
 
-def test_the_table_holds_mean_and_deviation_over_seeds(tmp_path):
+def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
     runs = several()
     _, text, parsed = report(tmp_path, *runs)
-    values = np.array([Beliefs(run).test_map for run in runs[:3]])
+    values = np.array([RunTables(run).test_map for run in runs[:3]])
     assert f"{hundred(values.mean())} ± {hundred(values.std(ddof=1))}" in parsed.text
     reference = next(row for row in text.split("<tr>") if row.startswith('<th scope="row" class="name">bce'))
     reference = reference.partition("</tr>")[0]
     assert "±" not in reference
     assert "best" not in reference
-    assert "a reference" in reference
+    assert "Reference: it was trained on more" in reference
     assert sum(a.get("class") == "best" for a in parsed.of("td")) == 2  # mAP and F1
-    for heading in ("Gain by label", "Telling missing from absent", "Precision of recovered labels"):
+    for heading in ("Gain per class", "Separation of missing and absent labels", "Precision of recovered labels"):
         assert heading in parsed.text
     assert sum(a.get("class") == "card run" for a in parsed.of("details")) == 6
+
+
+def test_a_comparison_opens_with_the_pictures_of_the_best_run(tmp_path):
+    runs = several()
+    _, text, parsed = report(tmp_path, *runs)
+    best = max(("an", "em"), key=lambda name: np.mean([RunTables(r).test_map for r in runs if r.method == name]))
+    before_runs = text[: text.index('id="runs"')]
+    assert f"Recovered labels: {best}" in parsed.text
+    assert before_runs.index('id="best-recovered"') < before_runs.index('id="curves"')
+    opening = Parsed(before_runs).of("img")
+    assert len(opening) == 5 * 4  # five galleries
+    assert len(Parsed(text).of("img")) == len(opening) + 2 * 5 * 4  # and one run each of the two other methods
+
+
+def test_without_the_truth_the_held_out_score_decides_which_run_is_best(tmp_path):
+    low, high = a_run(truth=False), a_run(Path("runs/em"), name="em", truth=False)
+    high.best["score"] = 0.9
+    _, _, parsed = report(tmp_path, low, high)
+    assert "Recovered labels: em" in parsed.text
+    assert "The best method is" not in parsed.text
 
 
 def test_gains_are_of_the_means_over_the_assume_negative_baseline(tmp_path):
     runs = several()
     _, _, parsed = report(tmp_path, *runs)
-    an, em = (np.mean([Beliefs(run).test_precision for run in part], 0) for part in (runs[:3], runs[3:5]))
+    an, em = (np.mean([RunTables(run).test_precision for run in part], 0) for part in (runs[:3], runs[3:5]))
     gain = 100 * (em - an)
-    assert f"on average {gain.mean():+.1f}".replace("-", "−") in parsed.text
+    assert f"average change is {gain.mean():+.1f}".replace("-", "−") in parsed.text
     best = int(gain.argmax())
     assert f"{CLASSES[best]} {gain[best]:+.1f}".replace("-", "−") in parsed.text
 
 
-def test_runs_that_were_given_more_labels_stand_apart_and_do_not_compete(tmp_path):
+def test_runs_trained_on_more_labels_are_references(tmp_path):
     runs = [a_run(Path(f"runs/an{seed}"), seed=seed) for seed in (0, 1)]
     shown = np.where(runs[0].truth.dense() > 0, 1, 0) * (np.arange(60) < 48)[:, None]
     labels = Labels.from_matrix(shown, CLASSES)
@@ -640,13 +660,13 @@ def test_runs_that_were_given_more_labels_stand_apart_and_do_not_compete(tmp_pat
     more.record["data"]["labels"] = labels.subset(more.train).fingerprint()
     fewer = dataclasses.replace(a_run(Path("runs/fewer"), seed=3), train=np.arange(20))
     fewer.record["data"]["labels"] = fewer.labels.subset(fewer.train).fingerprint()
-    made = groups([Beliefs(run) for run in (*runs, more, fewer)])
+    made = groups([RunTables(run) for run in (*runs, more, fewer)])
     a_row = np.count_nonzero(shown[more.train]) / len(more.train)
     given = [("1.0", 36), (f"{a_row:.1f}", 36), ("1.0", 20)]
-    assert [group.name for group in made] == [f"an (labels {labels} a row, rows {rows})" for labels, rows in given]
-    assert [group.reference for group in made] == ["", "was given more labels", ""]
+    assert [group.name for group in made] == [f"an (labels {labels} per row, rows {rows})" for labels, rows in given]
+    assert [group.reference for group in made] == ["", "was trained on more labels per row", ""]
     _, _, parsed = report(tmp_path, *runs, more)
-    assert "a reference: it was given more labels" in parsed.text
+    assert "Reference: it was trained on more labels per row" in parsed.text
 
 
 def test_runs_are_grouped_by_everything_but_the_seed():
@@ -655,8 +675,8 @@ def test_runs_are_grouped_by_everything_but_the_seed():
     other.record["model"]["head"] = "cam"
     other.record["model"]["head_settings"] = {"boost": 5.0}
     smoothed = a_run(seed=3, name="an-ls")
-    made = groups([Beliefs(run) for run in (plain, other, again, smoothed)])
-    assert [(group.name, len(group.members)) for group in made] == [
+    made = groups([RunTables(run) for run in (plain, other, again, smoothed)])
+    assert [(group.name, len(group.runs)) for group in made] == [
         ("an (head linear)", 2),
         ("an (head cam)", 1),
         ("an-ls", 1),
@@ -670,7 +690,7 @@ def test_studies_draw_mean_and_spread(tmp_path):
         for n in (1, 2, 4)
         for seed in (0, 1)
     ]
-    text = study_chart(label_budget(rows))
+    text = study_figure(label_budget(rows))
     parsed = Parsed(text)
     assert sum(a["class"] == "band" for a in parsed.of("path")) == 2
     cells = [t.strip() for t in parsed.texts]
@@ -678,30 +698,30 @@ def test_studies_draw_mean_and_spread(tmp_path):
     assert "40.5" in cells
     ks = [{"method": "role", "k": k, "test_map": 0.8} for k in (1.0, 1.5)]
     _, _, parsed = report(tmp_path, a_run(), studies=[label_budget(rows), k_sensitivity(ks)])
-    assert "What labels buy" in parsed.text
-    assert "If k is guessed wrong" in parsed.text
+    assert "Score by number of labels" in parsed.text
+    assert "Sensitivity to k" in parsed.text
 
 
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"labels": 3}, "row 0 has no column 'test_map'; it has labels"),
+        ({"labels": 3}, "row 0 has no column 'test_map'; its columns are labels"),
         ({"labels": "many", "test_map": 1}, "row 0, column 'labels' is 'many', not a number"),
-        ({"labels": 0, "test_map": 1}, "row 0, column 'labels' is 0, which cannot be drawn"),
+        ({"labels": 0, "test_map": 1}, "row 0, column 'labels' is 0, which cannot be plotted"),
         ({"labels": 1, "test_map": "nan"}, "column 'test_map' is nan"),
     ],
 )
-def test_studies_refuse_what_they_cannot_draw(row, words):
+def test_invalid_study_rows_raise(row, words):
     with pytest.raises(InputError, match=re.escape(words)):
-        study_chart(label_budget([row]))
+        study_figure(label_budget([row]))
     with pytest.raises(InputError, match="no column 'shade'"):
-        study_chart(Study("s", [{"x": 1}], "x", "shade"))
+        study_figure(StudyChart("s", [{"x": 1}], "x", "shade"))
 
 
 # -- the loss landscape -------------------------------------------------------------------------------------------
 
 
-def test_the_landscape_has_the_network_itself_in_its_middle(trained):
+def test_the_centre_of_the_landscape_is_the_network(trained):
     landscape = loss_landscape(trained, 16, steps=3, reach=0.5)
     assert landscape.values.shape == (3, 3)
     assert landscape.offsets.tolist() == [-0.5, 0, 0.5]
@@ -721,7 +741,7 @@ def test_the_landscape_has_the_network_itself_in_its_middle(trained):
     assert (again.values == landscape.values).all()
 
 
-def test_the_landscape_of_a_look_is_what_was_seen_and_taught(trained, tmp_path):
+def test_the_landscape_of_soft_labels_is_their_cross_entropy(trained, tmp_path):
     labels = trained.labels.subset(trained.train)
     seen = torch.rand(labels.shape, generator=torch.Generator().manual_seed(0)).half()
     write_tensors(tmp_path / "best-memory.safetensors", {"memory.values": seen}, {})
@@ -732,7 +752,7 @@ def test_the_landscape_of_a_look_is_what_was_seen_and_taught(trained, tmp_path):
     assert float(loss(logits, labels.batch(rows.numpy()), rows)) == pytest.approx(float(expected), rel=1e-4)
 
 
-def test_the_landscape_of_two_heads_is_that_of_both(tmp_path):
+def test_the_landscape_of_an_ensemble_sums_both_heads(tmp_path):
     draw = np.random.default_rng(0)
     np.save(tmp_path / "x.npy", draw.normal(size=(60, 6)).astype(np.float32))
     np.save(tmp_path / "y.npy", draw.integers(0, 3, 60))
@@ -749,14 +769,14 @@ def test_the_landscape_of_two_heads_is_that_of_both(tmp_path):
     assert landscape.values[1, 1] == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
-def test_directions_have_the_lengths_of_the_filters_and_leave_biases():
+def test_directions_have_the_norms_of_the_filters_and_keep_biases():
     weights = {"conv": torch.randn(4, 3, 2, 2), "bias": torch.randn(4)}
     direction = _direction(weights, torch.Generator().manual_seed(0))
     torch.testing.assert_close(direction["conv"].flatten(1).norm(dim=1), weights["conv"].flatten(1).norm(dim=1))
     assert not direction["bias"].any()
 
 
-def test_landscapes_are_drawn_on_one_scale_and_bad_grids_refused(trained, tmp_path):
+def test_landscapes_share_one_scale_and_invalid_grids_raise(trained, tmp_path):
     steep = Landscape(np.array([[2.0, 1, 2], [1, -1, 1], [2, 1, 2]]), np.array([-1.0, 0, 1]))
     flat = Landscape(steep.values / 3, steep.offsets)
     _, _, parsed = report(
@@ -770,7 +790,7 @@ def test_landscapes_are_drawn_on_one_scale_and_bad_grids_refused(trained, tmp_pa
             loss_landscape(trained, **options)
     lost = a_run()
     lost.__dict__["store"] = None
-    with pytest.raises(InputError, match="no longer there"):
+    with pytest.raises(InputError, match="was moved or changed"):
         loss_landscape(lost)
 
 
@@ -819,7 +839,7 @@ def chromium(page: Path, profile: Path, *options: str, width: int = 1100) -> tup
 
 @browser
 @pytest.mark.parametrize("width", [390, 1100])
-def test_the_browser_shows_every_image_and_switches_the_theme(tmp_path, width):
+def test_the_browser_shows_every_image_and_switches_themes(tmp_path, width):
     many = [a_run(), a_run(Path("runs/em"), name="em", seed=1)]
     for number, runs in enumerate(([many[0]], many)):
         _, text, _ = report(tmp_path, *runs)
@@ -835,7 +855,7 @@ def test_the_browser_shows_every_image_and_switches_the_theme(tmp_path, width):
 
 
 @browser
-def test_the_page_as_written_is_silent_and_light_and_dark_differ(tmp_path):
+def test_the_page_has_no_console_errors_and_two_themes(tmp_path):
     from PIL import Image
 
     page, text, _ = report(tmp_path, a_run())

@@ -71,7 +71,7 @@ def test_an_interrupt_of_two_processes_leaves_a_checkpoint(data: Path) -> None:
                 os.killpg(started.pid, signal.SIGKILL)
                 started.wait()
     text = (data / "said").read_text()
-    assert text.count("Interrupted. The same command goes on where it was.") <= 1, text  # 0: torchrun was quicker
+    assert text.count("Interrupted. Run the same command to resume.") <= 1, text  # 0: torchrun was quicker
     assert not re.search(r"gloo|Connection|ProcessGroup", text), text
     assert (out / "last.safetensors").exists()
 

@@ -16,14 +16,13 @@ import numpy as np
 from spml.bench.protocols import Paper, PaperValue, paper_values
 from spml.bench.search import Outcome
 from spml.bench.trials import Runner, Trial
-from spml.report.beliefs import Beliefs
-from spml.report.comparison import comparison, title_of_several
+from spml.report.comparison import comparison, comparison_opening
 from spml.report.figures import Series, Spread, figure, line_chart, spreads
 from spml.report.markup import Html, join, tag
 from spml.report.page import page
 from spml.report.sections import Section
-from spml.report.studies import Study as Chart
-from spml.report.studies import studies_section
+from spml.report.studies import StudyChart, studies_section
+from spml.report.tables import RunTables
 from spml.runs.files import write_text
 from spml.runs.folder import RunFolder
 
@@ -281,7 +280,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def write_report(
     path: Path, title: str, where: str, lines: Sequence[Line], measure: str, notes: Sequence[str],
-    charts: Sequence[Chart], outcomes: Sequence[Outcome], runner: Runner,
+    charts: Sequence[StudyChart], outcomes: Sequence[Outcome], runner: Runner,
 ) -> None:  # fmt: skip
     """The table, the charts and, where there are not too many, the runs themselves, as one HTML file.
 
@@ -296,11 +295,11 @@ def write_report(
         parts.append(Section("curves-of-heads", "Over the epochs", tag("div", curves, class_="figures")))
     pictured, left = _pictured(outcomes, runner)
     if len(pictured) > 1:
-        beliefs = [Beliefs(run) for run in pictured]  # plain probabilities, as the papers take them
-        _, _, compared = title_of_several(beliefs)
+        tables = [RunTables(run) for run in pictured]  # plain probabilities, as the papers take them
+        _, _, compared = comparison_opening(tables)
         intro = f"Without {', '.join(left)}: their weights were not kept." if left else ""
         parts.append(Section("methods", "What the runs recover", compared, intro))
-        parts += comparison(beliefs, {}, [])
+        parts += comparison(tables, {}, [])
     write_text(path, page(title, where, opening, parts))
 
 

@@ -42,7 +42,7 @@ from spml.bench.trials import Source
 from spml.errors import InputError
 from spml.labels import k_intervals
 from spml.methods import METHODS
-from spml.report.studies import Study as Chart
+from spml.report.studies import StudyChart
 
 _KEYS = {
     **{"title": str, "about": str, "where": str, "run": Any, "seeds": Any, "paper": Any, "intervals": bool},
@@ -106,7 +106,7 @@ class Study:
         found: Sequence[Any] = values
         return found
 
-    def charts(self, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    def charts(self, rows: Sequence[Mapping[str, Any]]) -> list[StudyChart]:
         """A chart for everything varied and measured, where its values are numbers."""
         charts = []
         for data in dict.fromkeys(row["data"] for row in rows):
@@ -124,7 +124,7 @@ class Study:
                     if not part:
                         continue
                     charts.append(
-                        Chart(
+                        StudyChart(
                             f"{self.title}: {data}",
                             part,
                             x,

@@ -1,14 +1,14 @@
-"""The report: figures, galleries and one HTML file that needs nothing beside it."""
+"""Reports: figures, galleries, and one self-contained HTML file."""
 
 from spml.report.figures import Series, line_chart
 from spml.report.landscape import Landscape, loss_landscape
 from spml.report.page import write_report
-from spml.report.studies import Study, k_sensitivity, label_budget
+from spml.report.studies import StudyChart, k_sensitivity, label_budget
 
 __all__ = [
     "Landscape",
     "Series",
-    "Study",
+    "StudyChart",
     "k_sensitivity",
     "label_budget",
     "line_chart",

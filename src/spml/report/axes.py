@@ -1,4 +1,4 @@
-"""The plane a chart is drawn on: from numbers to places, with ticks at round numbers."""
+"""Axes of a chart: from values to positions, with ticks at round numbers."""
 
 import math
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spml.report.markup import Html, join, tag
 
-# Charts are drawn as wide as a phone, so that their text is readable there and only grows elsewhere.
+# Charts are drawn at the width of a phone, so that their text is readable there and only grows elsewhere.
 WIDTH, HEIGHT = 360, 230
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 38
 
@@ -25,7 +25,7 @@ def round_ticks(low: float, high: float, about: int = 5, whole: bool = False) ->
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 10, 100, … from low to high; 1, 2, 5, 10, … where that is less than three."""
+    """1, 10, 100, … from low to high; 1, 2, 5, 10, … if those are fewer than three."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1,), (1, 2, 5)):
         ticks = [digit * 10.0**power for power in powers for digit in digits]
@@ -44,7 +44,7 @@ def short(number: float) -> str:
 
 
 def minus(text: str) -> str:
-    """A number as print writes it."""
+    """Use the typographic minus sign."""
     return text.replace("-", "−") if "e" not in text else text
 
 
@@ -54,7 +54,7 @@ def _cut(text: str, most: int = 32) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """One direction: the numbers it spans, whether it is logarithmic, what it says and at which ticks."""
+    """One axis: its range, scale, label and ticks."""
 
     low: float
     high: float
@@ -62,13 +62,13 @@ class Axis:
     log: bool = False
     whole: bool = False
     ticks: tuple[tuple[float, str], ...] | None = None
-    """Ticks with their texts; None: round numbers."""
+    """Ticks and their labels; None: round numbers."""
 
     @staticmethod
     def over(
         values: Iterable[float], label: str = "", *, log: bool = False, whole: bool = False, room: float = 0.06
     ) -> "Axis":
-        """An axis over these numbers with some room around them."""
+        """An axis that spans these values, with a margin."""
         finite = [v for v in values if math.isfinite(v) and (v > 0 or not log)]
         low, high = min(finite, default=1.0), max(finite, default=1.0)
         if log:
@@ -103,8 +103,8 @@ class Plane:
     def at_y(self, value: float) -> float:
         return round(self.height - BOTTOM - self.y.share(value) * (self.height - TOP - BOTTOM), 1)
 
-    def drawing(self, *parts: Html, says: str, grid: bool = True) -> Html:
-        """The axes with the parts over them, as one picture that `says` what it shows."""
+    def drawing(self, *parts: Html, description: str, grid: bool = True) -> Html:
+        """The axes and the parts on top of them as one SVG, with a description for screen readers."""
         right, floor = WIDTH - RIGHT, self.height - BOTTOM
         marks: list[Html] = []
         for value, text in self.y.places():
@@ -140,5 +140,5 @@ class Plane:
             viewBox=f"0 0 {WIDTH} {self.height}",
             class_="chart",
             role="img",
-            aria_label=says,
+            aria_label=description,
         )

@@ -1,4 +1,4 @@
-"""Charts as inline SVG, coloured by the page's variables so that light and dark both look right."""
+"""Charts as inline SVG, coloured by CSS variables so that they fit light and dark themes."""
 
 import math
 from collections.abc import Sequence
@@ -17,29 +17,29 @@ COLOURS = 6
 
 @dataclass(frozen=True)
 class Series:
-    """One line: its points, and where there are several runs the standard deviation around each."""
+    """One line: its points and, with several runs, the standard deviation at each."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     spread: Sequence[float] | None = None
     mark: str = ""
-    """A CSS class in place of the next colour: "guide" for a line that is no measurement."""
+    """A CSS class instead of the next colour: "guide" for a line that is not a measurement."""
 
 
 def colour(place: int) -> str:
-    """The classes of the place-th colour; after the last the colours come again, dashed."""
+    """CSS classes of the n-th colour; after the last, colours repeat as dashed lines."""
     return f"s{place % COLOURS + 1}" + (" again" if place >= COLOURS else "")
 
 
 def figure(title: str, *parts: Html | None, note: str = "") -> Html:
-    """A titled picture with a sentence on how to read it."""
+    """A titled chart with a note on how to read it."""
     caption = tag("figcaption", tag("h3", title), tag("p", note) if note else None)
     return tag("figure", caption, *parts, class_="card figure")
 
 
 def legend(names: Sequence[str], marks: Sequence[str]) -> Html | None:
-    """Names beside their colours; nothing for a single one."""
+    """Names and their colours; None for a single name."""
     if len(names) < 2:
         return None
     items = [
@@ -49,8 +49,8 @@ def legend(names: Sequence[str], marks: Sequence[str]) -> Html | None:
     return tag("ul", *items, class_="legend")
 
 
-def numbers(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "The numbers") -> Html:
-    """What a picture shows, as a table folded away."""
+def numbers(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "Show numbers") -> Html:
+    """The numbers of a chart, as a collapsed table."""
     head = tag("tr", *(tag("th", cell, scope="col") for cell in header))
     body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
     table = tag(
@@ -76,7 +76,7 @@ def line_chart(
     y_range: tuple[float, float] | None = None,
     mark: tuple[float, str] | None = None,
 ) -> Html:
-    """Lines over x, with a band of one standard deviation where there is one. `mark` is an x that has a name."""
+    """Lines over x, with a band of one standard deviation if given. `mark` is a named position on the x axis."""
     x = Axis.over((v for s in series for v in s.x), x_label, log=log_x, whole=whole_x, room=0.03)
     edges = [
         v + sign * w for s in series for v, w in zip(s.y, s.spread or [0.0] * len(s.y), strict=True) for sign in (-1, 1)
@@ -88,7 +88,7 @@ def line_chart(
         parts.append(_mark(plane, *mark))
     for place, one in enumerate(series):
         parts.append(tag("g", *_line(plane, one), class_=one.mark or colour(place)))
-    says = f"{title}. " + "; ".join(_in_words(s) for s in series)
+    description = f"{title}. " + "; ".join(_in_words(s) for s in series)
     head = [x_label, *(s.name for s in series)]
     every_x = sorted({v for s in series for v in s.x if math.isfinite(v)})
     lookup = [dict(zip(s.x, s.y, strict=True)) for s in series]
@@ -96,7 +96,7 @@ def line_chart(
     return figure(
         title,
         legend([s.name for s in series], [s.mark or colour(place) for place, s in enumerate(series)]),
-        plane.drawing(*parts, says=says),
+        plane.drawing(*parts, description=description),
         numbers(head, rows),
         note=note,
     )
@@ -111,7 +111,7 @@ def histogram(
     note: str = "",
     log_y: bool = False,
 ) -> Html:
-    """Outlines of equal bins over [0, 1]. A group is its name, its CSS class and one height a bin."""
+    """Histograms with equal bins over [0, 1]. A group is a name, a CSS class and one height per bin."""
     top = max((float(heights.max()) for _, _, heights in groups), default=1.0) or 1.0
     y = Axis(0.5, max(top * 1.5, 10), y_label, log=True) if log_y else Axis(0, top * 1.05, y_label)
     plane = Plane(Axis(0, 1, x_label), y)
@@ -134,7 +134,7 @@ def histogram(
     return figure(
         title,
         legend(names, [mark for _, mark, _ in groups]),
-        plane.drawing(*parts, says=f"{title}: {', '.join(names)}, {y_label} in {bins} bins of {x_label}"),
+        plane.drawing(*parts, description=f"{title}: {', '.join(names)}, {y_label} in {bins} bins of {x_label}"),
         numbers([x_label, *names], rows),
         note=note,
     )
@@ -151,7 +151,7 @@ def heat_map(
     high: float | None = None,
     unit: str = "",
 ) -> Html:
-    """A table of numbers as a picture: row 0 at the bottom, the fuller the colour the larger the number."""
+    """A matrix as a picture, row 0 at the bottom: the stronger the colour, the larger the value."""
     least = float(np.nanmin(values)) if low is None else low
     most = float(np.nanmax(values)) if high is None else high
     plane = Plane(x, y)
@@ -162,7 +162,7 @@ def heat_map(
     for row in range(rows):
         for column in range(columns):
             share = (float(values[row, column]) - least) / ((most - least) or 1.0)
-            if not share > 0.004:  # nothing to see, or nan
+            if not share > 0.004:  # invisible, or NaN
                 continue
             cells.append(
                 tag(
@@ -178,8 +178,8 @@ def heat_map(
             )
     ends = (f"{v:.3g} {unit}".strip() for v in (least, most))
     scale = tag("p", tag("span", next(ends)), tag("span", class_="ramp"), tag("span", next(ends)), class_="scale")
-    says = f"{title}. {x.label} against {y.label}; from {least:.3g} to {most:.3g} {unit}".strip()
-    return figure(title, scale, plane.drawing(*cells, says=says, grid=False), note=note)
+    description = f"{title}. {x.label} against {y.label}; from {least:.3g} to {most:.3g} {unit}".strip()
+    return figure(title, scale, plane.drawing(*cells, description=description, grid=False), note=note)
 
 
 def scatter(
@@ -198,17 +198,19 @@ def scatter(
     high = one.high
     plane = Plane(Axis(0, high, x_label), Axis(0, high, y_label), height=290)
     diagonal = tag("line", class_="mark", x1=plane.at_x(0), y1=plane.at_y(0), x2=plane.at_x(high), y2=plane.at_y(high))
-    there = [(a, b, name) for a, b, name in zip(x, y, names, strict=True) if math.isfinite(a) and math.isfinite(b)]
-    points = [_dot(plane, a, b, f"{name}: {a:.3g}, {b:.3g}", radius=4.5) for a, b, name in there]
-    says = f"{title}. {x_label} against {y_label} for {len(there)} labels"
-    rows = [[name, _shown(a), _shown(b)] for a, b, name in there]
-    drawing = plane.drawing(diagonal, tag("g", *points, class_="s1"), says=says)
+    points_drawn = [
+        (a, b, name) for a, b, name in zip(x, y, names, strict=True) if math.isfinite(a) and math.isfinite(b)
+    ]
+    points = [_dot(plane, a, b, f"{name}: {a:.3g}, {b:.3g}", radius=4.5) for a, b, name in points_drawn]
+    description = f"{title}. {x_label} against {y_label} for {len(points_drawn)} labels"
+    rows = [[name, _shown(a), _shown(b)] for a, b, name in points_drawn]
+    drawing = plane.drawing(diagonal, tag("g", *points, class_="s1"), description=description)
     return figure(title, drawing, numbers(["label", x_label, y_label], rows), note=note)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A name, its length in -1..1 and what it says."""
+    """One bar: name, length in [-1, 1] and displayed value."""
 
     name: str
     length: float
@@ -217,7 +219,7 @@ class Bar:
 
 
 def bars(entries: Sequence[Bar], *, show: int = 24) -> Html:
-    """Horizontal bars as a list; of more than `show` the first and the last half, all of them folded away."""
+    """Horizontal bars. Of more than `show`, the first and last ones are shown, all of them in a collapsed list."""
 
     def listed(part: Sequence[Bar]) -> Html:
         signed = any(bar.length < 0 for bar in entries)
@@ -233,7 +235,7 @@ def bars(entries: Sequence[Bar], *, show: int = 24) -> Html:
 
 def _bar(bar: Bar, signed: bool) -> Html:
     length = 0.0 if bar.length != bar.length else max(-1.0, min(1.0, bar.length))
-    if signed:  # zero is in the middle
+    if signed:  # zero is in the centre
         left, width = (50 + 50 * min(length, 0), 50 * abs(length))
     else:
         left, width = 0.0, 100 * length
@@ -248,28 +250,28 @@ def _bar(bar: Bar, signed: bool) -> Html:
 
 @dataclass(frozen=True)
 class Spread:
-    """A name, the values of its runs, what it says, and a value to set beside them."""
+    """One row: name, the values of its runs, the displayed text, and a value to compare them with."""
 
     name: str
     values: Sequence[float]
     value: str
-    beside: float | None = None
+    reference: float | None = None
     mark: str = "s1"
 
 
 def spreads(entries: Sequence[Spread]) -> Html:
-    """A list of lines with a dot for every value, and a ring for the one beside them, over one scale."""
-    every = [value for entry in entries for value in (*entry.values, entry.beside) if value is not None]
+    """One line per entry on a common scale: a dot for every value, a ring for the reference value."""
+    every = [value for entry in entries for value in (*entry.values, entry.reference) if value is not None]
     axis = Axis.over(every, room=0.03)
 
-    def at(value: float, kind: str, says: str) -> Html:
-        return tag("span", says, class_=kind, style=f"left:{100 * axis.share(value):.1f}%")
+    def at(value: float, kind: str, text: str) -> Html:
+        return tag("span", text, class_=kind, style=f"left:{100 * axis.share(value):.1f}%")
 
     lines = []
     for entry in entries:
         dots = [at(value, f"point {entry.mark}", "") for value in entry.values]
-        if entry.beside is not None:
-            dots.append(at(entry.beside, "ring", ""))
+        if entry.reference is not None:
+            dots.append(at(entry.reference, "ring", ""))
         name = tag("span", entry.name, class_="name")
         lines.append(tag("li", name, tag("span", *dots, class_="spread"), tag("span", entry.value, class_="value")))
     ticks = [at(value, "place", short(value)) for value in round_ticks(axis.low, axis.high)]
@@ -297,8 +299,8 @@ def _line(plane: Plane, one: Series) -> list[Html]:
     return drawn
 
 
-def _dot(plane: Plane, x: float, y: float, says: str, radius: float) -> Html:
-    return tag("circle", tag("title", says), class_="dot", cx=plane.at_x(x), cy=plane.at_y(y), r=radius)
+def _dot(plane: Plane, x: float, y: float, title: str, radius: float) -> Html:
+    return tag("circle", tag("title", title), class_="dot", cx=plane.at_x(x), cy=plane.at_y(y), r=radius)
 
 
 def _path(plane: Plane, points: Sequence[tuple[float, float]]) -> str:

@@ -1,4 +1,4 @@
-"""The loss around a trained network: how flat the place is where training ended (Zhou et al., figure 5)."""
+"""The loss around a trained network: how flat the minimum is (Zhou et al. 2022, figure 5)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from spml.methods import Batch, Clock, Method, Problem, method
 from spml.models.feature_classifier import FeatureClassifier
 from spml.models.heads import Outputs
 from spml.report.axes import Axis
-from spml.report.beliefs import saw_more
 from spml.report.figures import heat_map
 from spml.report.markup import Html
+from spml.report.tables import trained_on_more_labels
 from spml.runs.files import read_tensors
 from spml.runs.folder import RunFolder
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Of logits (B, L), labels (B, L) and positions among the training rows (B,)."""
+"""A function of logits (B, L), labels (B, L) and positions in the training rows (B,)."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Landscape:
     offsets: npt.NDArray[np.float64]
 
     def rise(self) -> npt.NDArray[np.float64]:
-        """How far each value lies over the lowest."""
+        """Difference of each value to the lowest."""
         over: npt.NDArray[np.float64] = self.values - self.values.min()
         return over
 
@@ -49,20 +49,42 @@ def loss_landscape(
     seed: int = 0,
     loss: Loss | None = None,
 ) -> Landscape:
-    """The run's loss on some of its training rows, along two random directions through its network.
+    """Compute the loss along two random directions around a run's network.
 
-    A direction is drawn from a Gaussian and each of its filters scaled to the length of the network's own filter
-    (Li et al. 2018), so that networks of different weights can be compared; biases and batch norms stay. The grid
-    has steps × steps points (odd, so that the network itself is one) up to `reach` filter lengths away. Without
-    `loss` it is the run's own method with what it remembered, in evaluation mode.
+    Each direction is Gaussian, with every filter scaled to the norm of the network's own filter (Li et al. 2018), so
+    that networks with different weights can be compared. Biases and normalisation layers do not change.
+
+    Parameters
+    ----------
+    run : RunFolder
+        A finished run whose data is still available.
+    examples : int
+        Number of training rows to evaluate.
+    steps : int
+        Grid points per direction; odd, so that the network itself is one of them.
+    reach : float
+        Largest distance from the network, in filter norms.
+    seed : int
+        Seed of the directions and rows.
+    loss : callable, optional
+        Function of logits, labels and row positions. Default: the run's own method in evaluation mode.
+
+    Returns
+    -------
+    Landscape
+
+    Raises
+    ------
+    InputError
+        If `steps` or `examples` is invalid, or the data is no longer available.
     """
     if steps < 3 or steps % 2 == 0:
-        raise InputError(f"steps is {steps}: it must be an odd number of at least 3.")
+        raise InputError(f"steps is {steps}: it must be an odd number of at least 3")
     if examples < 1:
-        raise InputError(f"examples is {examples}: it must be at least 1.")
+        raise InputError(f"examples is {examples}: it must be at least 1")
     if run.store is None:
         raise InputError(
-            f"the data of {run.name} is no longer there, or has other rows now: its loss cannot be computed."
+            f"the data of {run.name} was moved or changed, so its loss cannot be computed: restore the data"
         )
     generator = torch.Generator().manual_seed(seed)
     positions = torch.randperm(len(run.train), generator=generator)[:examples].sort().values
@@ -73,7 +95,7 @@ def loss_landscape(
 
     network = run.network()
     if loss is None and isinstance(network, FeatureClassifier):
-        network.train()  # its heads as they learned: side by side
+        network.train()  # separate heads, as in training
     centre = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     first, second = (_direction(centre, generator) for _ in range(2))
     offsets = np.linspace(-reach, reach, steps)
@@ -87,37 +109,38 @@ def loss_landscape(
 
 
 def training_labels(run: RunFolder) -> Labels:
-    """What the run learned from: the labels given, or for a reference on full labels the truth."""
-    source = run.truth if saw_more(run) and run.truth is not None else run.labels
+    """The labels the run was trained on: the observed labels, or the truth for a reference."""
+    source = run.truth if trained_on_more_labels(run) and run.truth is not None else run.labels
     return source.subset(run.train)
 
 
 def own_loss(run: RunFolder, labels: Labels) -> Loss:
-    """The objective of the run's method, with what it remembered at the best epoch."""
+    """The objective of the run's method, with its state at the best epoch."""
     settings: Mapping[str, Any] = {key: value for key, value in run.record["method"].items() if key != "name"}
-    made: Method = method(run.method, **settings)
-    remembered = read_tensors(run.folder / "best-memory.safetensors")[0]
-    looked = made.needs.soft_labels and bool(remembered)
-    # A method of several views is measured by what it computes on one, as on features.
-    features = not isinstance(run.store, ImageStore) or len(made.needs.views) > 1
-    problem = Problem(labels, run.record["k"], run.record["train"]["seed"], soft_labels=looked, features=features)
-    made.prepare(problem)
-    made.load_state_dict(remembered)
-    made.eval()
+    trained: Method = method(run.method, **settings)
+    state = read_tensors(run.folder / "best-memory.safetensors")[0]
+    uses_soft_labels = trained.needs.soft_labels and bool(state)
+    # A method with several views is evaluated on one view, as it is on features.
+    features = not isinstance(run.store, ImageStore) or len(trained.needs.views) > 1
+    seed = run.record["train"]["seed"]
+    problem = Problem(labels, run.record["k"], seed, soft_labels=uses_soft_labels, features=features)
+    trained.prepare(problem)
+    trained.load_state_dict(state)
+    trained.eval()
     clock = Clock(run.best["epoch"], run.record["train"]["epochs"])
-    if looked:  # what it saw is taught, and that is no objective
-        return lambda logits, known, rows: made.loss(Batch(rows, known, (logits,)), Outputs, clock)
-    return lambda logits, known, rows: made.of_logits(logits, known, rows, clock)
+    if uses_soft_labels:  # the loss is a cross-entropy to soft labels, not an objective of the labels
+        return lambda logits, known, rows: trained.loss(Batch(rows, known, (logits,)), Outputs, clock)
+    return lambda logits, known, rows: trained.of_logits(logits, known, rows, clock)
 
 
 def landscape_chart(landscape: Landscape, title: str, high: float) -> Html:
-    """One landscape as a picture: how far the loss rises, on a scale up to `high` that several can share."""
+    """Plot a landscape as a heat map of the increase in loss; `high` is the end of the colour scale."""
     edge = float(landscape.offsets[-1] + (landscape.offsets[1] - landscape.offsets[0]) / 2)
     return heat_map(
         landscape.rise(),
         title=title,
         x=Axis(-edge, edge, "one random direction"),
-        y=Axis(-edge, edge, "another"),
+        y=Axis(-edge, edge, "another random direction"),
         low=0.0,
         high=high,
     )

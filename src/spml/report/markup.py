@@ -1,4 +1,4 @@
-"""Markup that escapes by construction: a text put into a tag stays text, whatever it holds."""
+"""HTML that is escaped by construction: text inside a tag stays text, whatever it contains."""
 
 from html import escape
 
@@ -6,7 +6,7 @@ VOID = frozenset({"br", "img", "meta", "circle", "line", "path", "rect"})
 
 
 class Html(str):
-    """Markup. A plain `str` is text, and is escaped when it enters a tag."""
+    """HTML. A plain `str` is text, and is escaped when it is put into a tag."""
 
     __slots__ = ()
 
@@ -16,7 +16,7 @@ Attribute = str | int | float | bool | None
 
 
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
-    """<name attributes>children</name>. None is left out; `class_` and `aria_label` become class and aria-label."""
+    """<name attributes>children</name>. None is omitted; `class_` becomes class, `aria_label` becomes aria-label."""
     opening = name + "".join(_attribute(key, value) for key, value in attributes.items())
     if name in VOID and not children:
         return Html(f"<{opening}>" if name in ("br", "img", "meta") else f"<{opening}/>")
@@ -24,7 +24,7 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
 
 
 def join(*children: Child) -> Html:
-    """Children one after the other."""
+    """Concatenate children."""
     return Html("".join(c if isinstance(c, Html) else escape(c, quote=False) for c in children if c is not None))
 
 
@@ -46,7 +46,7 @@ def count(number: int, noun: str = "", plural: str = "") -> str:
 
 
 def percent(share: float) -> str:
-    """A share as whole per cent; what is not all never reads 100%, what is not nothing never 0%."""
+    """A fraction in percent. Only 1 is shown as 100%, only 0 as 0%."""
     if share != share:
         return "–"
     if 0 < share < 0.005:
@@ -57,5 +57,5 @@ def percent(share: float) -> str:
 
 
 def hundred(share: float) -> str:
-    """A score in 0..1 as the papers print it, out of 100."""
+    """A score in [0, 1], shown in percent as in the papers."""
     return "–" if share != share else f"{100 * share:.1f}"

@@ -2,7 +2,7 @@
 (() => {
   const root = document.documentElement;
   const key = "spml-report-theme";
-  // A page opened from a file may be denied storage: the switch then lasts as long as the page.
+  // A page opened from a file may not have storage; the choice is then forgotten on reload.
   const stored = () => { try { return localStorage.getItem(key); } catch { return null; } };
   const store = (theme) => { try { localStorage.setItem(key, theme); } catch { /* not remembered */ } };
   const current = () => root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");

@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing beside it."""
+"""The report: one self-contained HTML file."""
 
 import base64
 import hashlib
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spml.errors import InputError
-from spml.recover import recover
-from spml.report.beliefs import Beliefs, Recovered
-from spml.report.comparison import Landscapes, comparison, title_of_several
+from spml.recover import Recovered, recover
+from spml.report.comparison import Landscapes, comparison, comparison_opening
 from spml.report.markup import Html, join, tag
 from spml.report.sections import Section, data_name, sections, summary
-from spml.report.studies import Study, studies_section
+from spml.report.studies import StudyChart, studies_section
+from spml.report.tables import RunTables
 from spml.report.theme import script, style
 from spml.runs.files import atomic_path, explain_write_errors
 from spml.runs.folder import RunFolder
@@ -22,38 +22,53 @@ def write_report(
     path: str | Path,
     *,
     recovered: Sequence[Recovered | None] | None = None,
-    studies: Sequence[Study] = (),
+    studies: Sequence[StudyChart] = (),
     landscapes: Landscapes | None = None,
 ) -> None:
-    """Write the report of one run, or the comparison of several, whole or not at all.
+    """Write an HTML report of one run, or a comparison of several.
 
-    `recovered` is what `spml.recover.recover` gave for each run, None for a run whose plain probabilities shall count,
-    present from one half on; without it the report recovers the labels itself.
-    `studies` are tables of results to draw, `landscapes` loss landscapes by run name.
+    Parameters
+    ----------
+    runs : sequence of RunFolder
+        Finished runs, from `open_run`.
+    path : str or Path
+        The HTML file. It is written atomically.
+    recovered : sequence of Recovered or None, optional
+        The result of `spml.recover.recover` for each run. None instead of a result uses the run's plain
+        probabilities, with the threshold 0.5. By default the report recovers the labels itself.
+    studies : sequence of StudyChart
+        Result tables to plot.
+    landscapes : mapping of str to Landscape, optional
+        Loss landscapes by run name.
+
+    Raises
+    ------
+    InputError
+        If there are no runs, if they cannot be compared, or if the file cannot be written.
     """
     if not runs:
-        raise InputError("a report needs at least one run.")
+        raise InputError("a report needs at least one run")
     if recovered is not None and len(recovered) != len(runs):
-        raise InputError(f"there are {len(recovered)} sets of recovered labels for {len(runs)} runs.")
-    labels = [recover(run) for run in runs] if recovered is None else recovered
-    beliefs = [Beliefs(run, of_run) for run, of_run in zip(runs, labels, strict=True)]
+        raise InputError(f"got {len(recovered)} sets of recovered labels for {len(runs)} runs: give one per run")
+    results = [recover(run) for run in runs] if recovered is None else recovered
+    tables = [RunTables(run, result) for run, result in zip(runs, results, strict=True)]
     extra = [studies_section(studies)] if studies else []
     if len(runs) == 1:
-        text = _one(beliefs[0], extra)
+        text = _single_run_page(tables[0], extra)
     else:
-        title, kicker, opening = title_of_several(beliefs)
-        text = page(title, kicker, opening, list(comparison(beliefs, landscapes or {}, extra)))
+        title, kicker, opening = comparison_opening(tables)
+        text = page(title, kicker, opening, list(comparison(tables, landscapes or {}, extra)))
     _write(Path(path), text)
 
 
-def _one(beliefs: Beliefs, extra: Sequence[Section]) -> str:
-    run = beliefs.run
-    kicker = f"Trained with {run.method} · {run.name}"
-    return page(f"Recovered labels: {data_name(run)}", kicker, summary(beliefs), [*sections(beliefs), *extra])
+def _single_run_page(tables: RunTables, extra: Sequence[Section]) -> str:
+    run = tables.run
+    kicker = f"Method {run.method} · run {run.name}"
+    return page(f"Recovered labels: {data_name(run)}", kicker, summary(tables), [*sections(tables), *extra])
 
 
 def page(title: str, kicker: str, opening: Html, parts: Sequence[Section]) -> str:
-    """The whole document. Its policy lets nothing load and no script run but its own."""
+    """The HTML document. Its content security policy forbids loading anything and running other scripts."""
     digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     head = tag(
@@ -75,7 +90,7 @@ def page(title: str, kicker: str, opening: Html, parts: Sequence[Section]) -> st
             tag("button", "Dark", id="theme", type="button", hidden=True),
         ),
         tag("main", opening, tag("nav", tag("ul", *links), aria_label="Sections"), *(part.html() for part in parts)),
-        tag("footer", tag("p", "Made by spml. This file is complete in itself: it can be kept, moved and mailed.")),
+        tag("footer", tag("p", "Made by spml. This file is self-contained: you can store, move and send it.")),
     )
     return join(Html("<!doctype html>\n"), tag("html", head, body, lang="en"))
 

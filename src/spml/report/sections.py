@@ -10,25 +10,25 @@ import numpy as np
 from spml.data.stores.features import FeatureStore
 from spml.methods import METHODS
 from spml.report.axes import Axis
-from spml.report.beliefs import Beliefs, saw_more
 from spml.report.figures import Bar, Series, bars, figure, heat_map, histogram, line_chart, numbers
-from spml.report.galleries import galleries, legend_of_chips, looks
+from spml.report.galleries import evidence_cards, galleries, legend_of_chips
 from spml.report.markup import Html, count, hundred, join, percent, tag
+from spml.report.tables import RunTables, trained_on_more_labels
 from spml.runs.folder import RunFolder
 
 MAP = (
-    "mAP, mean average precision, asks for each label whether the rows that have it come before those that do not "
-    "when sorted by probability. 100 is perfect."
+    "mAP (mean average precision) measures, for each class, whether images with the label are ranked above those "
+    "without it. 100 is perfect."
 )
 HELD_OUT = (
-    "This score comes from rows kept back from training, of which only the given label is known. Every other label "
-    "counts as absent, though some are there, so it lies below the true mAP: use it to compare, not to judge."
+    "The held-out score is the mAP on images that were not used for training. Only their observed label is known and "
+    "all others count as absent, so the score is lower than the true mAP. Use it to compare epochs."
 )
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading that can be linked to."""
+    """A part of the page, with a heading and an anchor."""
 
     id: str
     title: str
@@ -41,7 +41,7 @@ class Section:
 
 
 def data_name(run: RunFolder) -> str:
-    """The data's own name, without the folders above it."""
+    """Name of the data file or folder, without its parent folders."""
     return Path(str(run.source["path"])).name or str(run.source["path"])
 
 
@@ -50,38 +50,38 @@ def noun(run: RunFolder) -> str:
 
 
 def method_in_words(run: RunFolder) -> Html:
-    """The method's name, what it does in a sentence, and whose it is."""
+    """The method's name, description and paper."""
     known = METHODS.get(run.method)
-    told = None if known is None else join(": ", known.summary, f" ({known.paper})")
-    return tag("span", tag("b", run.method), told)
+    description = None if known is None else join(": ", known.summary, f" ({known.paper})")
+    return tag("span", tag("b", run.method), description)
 
 
 def tile(value: str, name: str, note: str = "") -> Html:
     return tag("div", tag("b", value), tag("span", name), tag("small", note) if note else None, class_="card tile")
 
 
-def summary(beliefs: Beliefs) -> Html:
-    """What came in, what came out and how good it is: a sentence and a few large numbers."""
-    run, recovery = beliefs.run, beliefs.recovery
+def summary(tables: RunTables) -> Html:
+    """The result of a run in one sentence and a few large numbers."""
+    run, recovery = tables.run, tables.recovery
     what = noun(run)
-    given = int((beliefs.observed[beliefs.rows] > 0).sum())
-    each = "one label each" if run.labels.is_single_positive else f"{count(given, 'label')} in all"
+    given = int((tables.observed[tables.rows] > 0).sum())
+    each = "one label each" if run.labels.is_single_positive else f"{count(given, 'label')} in total"
     sentence = (
-        f"{count(len(beliefs.rows), what)} came with {each}, out of {count(len(run.classes), 'possible label')}. "
-        f"The model found {count(recovery.count, 'further label')}."
+        f"The data has {count(len(tables.rows), what)} with {each}, and {count(len(run.classes), 'class', 'classes')}. "
+        f"The model recovered {count(recovery.count, 'missing label')}."
     )
-    tiles = [tile(count(recovery.count), "labels recovered", f"beside {given:,} given")]
-    if recovery.judged:
+    tiles = [tile(count(recovery.count), "labels recovered", f"in addition to {given:,} observed")]
+    if recovery.checked:
         sentence += (
-            f" Where the truth is known, {percent(recovery.precision)} of them are right, and "
+            f" According to the full labels, {percent(recovery.precision)} of these are correct, and "
             f"{percent(recovery.found)} of all missing labels were found."
         )
         tiles += [
-            tile(percent(recovery.precision), "of them are right", f"{recovery.right:,} of {recovery.judged:,}"),
-            tile(percent(recovery.found), "of the missing found", f"{recovery.right:,} of {recovery.missing:,}"),
+            tile(percent(recovery.precision), "precision", f"{recovery.right:,} of {recovery.checked:,} are correct"),
+            tile(percent(recovery.found), "recall", f"{recovery.right:,} of {recovery.missing:,} missing labels"),
         ]
-    if beliefs.test_precision is not None:
-        tiles.append(tile(hundred(beliefs.test_map), "test mAP", f"on {count(len(run.test), what)} never seen"))
+    if tables.test_precision is not None:
+        tiles.append(tile(hundred(tables.test_map), "test mAP", f"on {count(len(run.test), what)}"))
     elif run.best["score"] is not None:
         tiles.append(tile(hundred(run.best["score"]), "held-out score", f"on {count(len(run.validation), what)}"))
     epochs = run.epochs()
@@ -89,19 +89,19 @@ def summary(beliefs: Beliefs) -> Html:
     explained = tag(
         "details",
         tag("summary", "What do these numbers mean?"),
-        tag("p", MAP if beliefs.test_precision is not None else HELD_OUT),
+        tag("p", MAP if tables.test_precision is not None else HELD_OUT),
         tag(
             "p",
-            "A label is recovered when nobody gave it and the model believes it is there. How sure it must be to "
-            "believe is set for each label by itself; a label that was given counts as 100% sure.",
+            "A label is recovered if it was not observed and its confidence reaches the threshold of its class. "
+            "Observed labels have a confidence of 100%.",
         ),
-        tag("p", "The best epoch is the pass over the data whose model did best on rows kept back from training."),
+        tag("p", "The best epoch is the one with the highest held-out score; its model is used."),
     )
     warning = None
-    if saw_more(run):
+    if trained_on_more_labels(run):
         warning = tag(
             "p",
-            f"This run is a reference: {run.method} learned from labels that were not given.",
+            f"This run is a reference: {run.method} was trained on more labels than the observed ones.",
             class_="notice",
         )
     return join(
@@ -113,31 +113,33 @@ def summary(beliefs: Beliefs) -> Html:
     )
 
 
-def sections(beliefs: Beliefs, prefix: str = "", *, each: int = 8, size: int = 192) -> Iterator[Section]:
-    """All sections of one run; `each` pictures a gallery, of at most `size` pixels."""
+def sections(
+    tables: RunTables, prefix: str = "", *, each: int = 8, size: int = 192, evidence: bool = True
+) -> Iterator[Section]:
+    """All sections of one run, with `each` pictures per gallery of at most `size` pixels."""
     if each:
-        yield _pictures(beliefs, prefix, each, size)
-    yield from _training(beliefs.run, prefix)
-    yield _label_by_label(beliefs, prefix)
-    yield _how_sure(beliefs, prefix)
-    if each:
-        yield from _where_it_looks(beliefs, prefix, size)
-    yield Section(f"{prefix}settings", "Settings", _settings(beliefs.run))
+        yield pictures(tables, prefix, each, size)
+    yield from _training(tables.run, prefix)
+    yield _label_by_label(tables, prefix)
+    yield _how_sure(tables, prefix)
+    if evidence:
+        yield from _evidence(tables, prefix, size)
+    yield Section(f"{prefix}settings", "Settings", _settings(tables.run))
 
 
-def _pictures(beliefs: Beliefs, prefix: str, each: int, size: int) -> Section:
-    run = beliefs.run
-    notices = list(beliefs.notes)
+def pictures(tables: RunTables, prefix: str, each: int, size: int, title: str = "Recovered labels") -> Section:
+    """Galleries of examples with their observed and recovered labels."""
+    run = tables.run
+    notices = list(tables.notes)
     if run.store is None:
-        lost = f"The data ({data_name(run)}) is no longer where it was, or has other rows now"
-        notices.append(f"{lost}: names are in place of pictures.")
-    intro = "Bars show how sure the model is of the likeliest labels of each " + noun(run) + "."
+        notices.append(f"The data ({data_name(run)}) was moved or changed, so names are shown instead of pictures.")
+    intro = f"Bars show the confidence of the most likely labels of each {noun(run)}."
     body = join(
         *(tag("p", text, class_="notice") for text in notices),
-        legend_of_chips(beliefs),
-        *galleries(beliefs, each, size),
+        legend_of_chips(tables),
+        *galleries(tables, each, size),
     )
-    return Section(f"{prefix}recovered", "Recovered labels", body, intro)
+    return Section(f"{prefix}recovered", title, body, intro)
 
 
 def _training(run: RunFolder, prefix: str) -> Iterator[Section]:
@@ -154,7 +156,7 @@ def _training(run: RunFolder, prefix: str) -> Iterator[Section]:
             y_label="loss",
             whole_x=True,
             mark=best,
-            note="What training makes small. It should fall, then flatten.",
+            note="The quantity that training minimises. It should fall, then level off.",
         )
     ]
     scores = [
@@ -171,146 +173,147 @@ def _training(run: RunFolder, prefix: str) -> Iterator[Section]:
                 y_label="score",
                 whole_x=True,
                 mark=best,
-                note="How well rows kept back from training are ranked; the best epoch is the one used.",
+                note="mAP on examples not used for training, counting only observed labels. The best epoch is used.",
             )
         )
     yield Section(f"{prefix}training", "Training", tag("div", *charts, class_="figures"))
 
 
-def _label_by_label(beliefs: Beliefs, prefix: str) -> Section:
-    run = beliefs.run
+def _label_by_label(tables: RunTables, prefix: str) -> Section:
+    run = tables.run
     charts = []
-    if beliefs.test_precision is not None:
-        values = beliefs.test_precision
+    if tables.test_precision is not None:
+        values = tables.test_precision
         order = np.argsort(-np.nan_to_num(values, nan=-1), kind="stable")
         entries = [Bar(run.classes[c], float(values[c]), hundred(float(values[c]))) for c in order]
         charts.append(
             figure(
                 "Average precision",
                 bars(entries),
-                note=f"How well each label is told apart on the {count(len(run.test), 'test ' + noun(run))}, out of "
-                "100; – where none has it.",
+                note=f"Per class, on {count(len(run.test), 'test ' + noun(run))}, in percent. – means that no test "
+                f"{noun(run)} has the label.",
             )
         )
-    recovered, right = beliefs.recovered.sum(0), beliefs.right.sum(0)
+    recovered, right = tables.recovered.sum(0), tables.right.sum(0)
     most = max(int(recovered.max(initial=0)), 1)
     entries = []
     for c in np.argsort(-recovered, kind="stable"):
-        judged = int(right[c] + beliefs.wrong[:, c].sum())
+        judged = int(right[c] + tables.wrong[:, c].sum())
         value = f"{recovered[c]:,}" + (f" · {percent(right[c] / judged)}" if judged else "")
         entries.append(Bar(run.classes[c], recovered[c] / most, value, "s4"))
-    share = ", and the share of them that is right" if beliefs.judged else ""
-    note = f"To how many {noun(run)}s the model gave each label that nobody had given{share}."
+    share = ", and the percentage that is correct" if tables.has_truth else ""
+    note = f"Number of {noun(run)}s in which each label was recovered{share}."
     charts.append(figure("Recovered labels", bars(entries), note=note))
-    return Section(f"{prefix}labels", "Label by label", tag("div", *charts, class_="figures"))
+    return Section(f"{prefix}labels", "Classes", tag("div", *charts, class_="figures"))
 
 
-def _how_sure(beliefs: Beliefs, prefix: str) -> Section:
-    groups = list(beliefs.histograms())
+def _how_sure(tables: RunTables, prefix: str) -> Section:
+    groups = list(tables.histograms())
     charts = []
     if len(groups) == 2:
         charts.append(
             histogram(
-                [("there", "s3", groups[0][1]), ("not there", "s2", groups[1][1])],
-                title="Predictions for labels nobody gave",
+                [("present", "s3", groups[0][1]), ("absent", "s2", groups[1][1])],
+                title="Predictions for unobserved labels",
                 x_label="probability",
                 y_label="share",
-                note="The better the two outlines stand apart, left and right, the better the labels are told apart.",
+                note="The less the two histograms overlap, the better the model separates present from absent labels.",
             )
         )
     else:
         charts.append(
             histogram(
                 [("labels", "s4", groups[0][1])],
-                title="Predictions for labels nobody gave",
+                title="Predictions for unobserved labels",
                 x_label="probability",
-                y_label="how many",
+                y_label="count",
                 log_y=True,
-                note="Each step upwards is ten times as many. Few in the middle means few doubtful cases.",
+                note="Logarithmic scale. Few predictions in the middle mean few doubtful cases.",
             )
         )
-    lines = [line for line in beliefs.run.log if line["kind"] == "histogram"]
+    lines = [line for line in tables.run.log if line["kind"] == "histogram"]
     if lines:
         charts.append(_histograms_over_epochs(lines))
-    if beliefs.judged:
-        charts += _trust(beliefs)
-    return Section(f"{prefix}sure", "How sure the model is", tag("div", *charts, class_="figures"))
+    if tables.has_truth:
+        charts += _trust(tables)
+    return Section(f"{prefix}sure", "Confidence", tag("div", *charts, class_="figures"))
 
 
 def _histograms_over_epochs(lines: list[dict[str, Any]]) -> Html:
-    """Cole et al., figure 2: a column an epoch, each a histogram of the predictions for labels that were not given."""
+    """Histogram of the predictions for unobserved labels, one column per epoch (Cole et al. 2021, figure 2)."""
     counts = np.array([line["counts"] for line in lines], float).T
     shares = counts / np.maximum(counts.sum(axis=0, keepdims=True), 1)
     epochs = [float(line.get("epoch", place + 1)) for place, line in enumerate(lines)]
     x = Axis(epochs[0] - 0.5, epochs[-1] + 0.5, "epoch", whole=True)
     return heat_map(
         np.sqrt(shares),
-        title="Predictions over the epochs",
+        title="Predictions by epoch",
         x=x,
         y=Axis(0, 1, "probability"),
         low=0,
         high=1,
-        note="Each column is one pass over the data: where the predictions for labels nobody gave lie. The colour is "
-        "the square root of the share, so that few are seen beside many.",
+        note="Each column is a histogram of the predictions for unobserved labels after one epoch. The colour shows "
+        "the square root of the share, so that small shares stay visible.",
     )
 
 
-def _trust(beliefs: Beliefs) -> Iterator[Html]:
-    """Two answers to "how far can I trust it": down the list of recovered labels, and by confidence."""
-    judged = beliefs.recovered & (beliefs.truth != 0)
-    confidence, right = beliefs.confidence[judged], beliefs.truth[judged] > 0
+def _trust(tables: RunTables) -> Iterator[Html]:
+    """How reliable the recovered labels are: by rank, and by confidence."""
+    judged = tables.recovered & (tables.truth != 0)
+    confidence, right = tables.confidence[judged], tables.truth[judged] > 0
     if len(right):
         curve = precision_down_the_list(confidence, right)
         yield line_chart(
-            [Series("right", *curve)],
-            title="Keeping only the surest",
-            x_label="labels kept, surest first",
-            y_label="% right",
+            [Series("correct", *curve)],
+            title="Precision by number of labels kept",
+            x_label="labels kept, most confident first",
+            y_label="% correct",
             y_range=(0, 102),
-            note="How many recovered labels can be kept, and what share of them is then right.",
+            note="If you keep only the most confident recovered labels: how many of them are correct.",
         )
-    known = beliefs.unknown & (beliefs.truth != 0)
-    said, is_right = beliefs.confidence[known], beliefs.truth[known] > 0
-    place = np.minimum((said * 10).astype(int), 9)
+    known = tables.unknown & (tables.truth != 0)
+    confidence, is_right = tables.confidence[known], tables.truth[known] > 0
+    place = np.minimum((confidence * 10).astype(int), 9)
     sizes = np.bincount(place, minlength=10)
-    there = np.flatnonzero(sizes >= min(10, len(said)))  # fewer say nothing
-    x = [100 * float(said[place == i].mean()) for i in there]
-    y = [100 * float(is_right[place == i].mean()) for i in there]
+    enough = np.flatnonzero(sizes >= min(10, len(confidence)))  # fewer are too noisy
+    x = [100 * float(confidence[place == i].mean()) for i in enough]
+    y = [100 * float(is_right[place == i].mean()) for i in enough]
     yield line_chart(
         [Series("the model", x, y), Series("ideal", [0.0, 100.0], [0.0, 100.0], mark="guide")],
-        title="Is it as sure as it should be?",
+        title="Calibration",
         x_label="confidence, %",
-        y_label="% truly there",
+        y_label="% present",
         y_range=(0, 102),
-        note="Of all labels it gave 80% to, 80% should be there. Under the line it is too sure, over it too modest.",
+        note="Of the labels with a confidence of 80%, 80% should be present. Below the line the model is "
+        "overconfident, above it underconfident.",
     )
 
 
 def precision_down_the_list(confidence: Any, right: Any, points: int = 60) -> tuple[list[float], list[float]]:
-    """How many labels are kept, surest first, and the percentage of them that is right."""
+    """Number of labels kept, most confident first, and the percentage of them that is correct."""
     order = np.argsort(-confidence, kind="stable")
     kept = np.arange(1, len(order) + 1)
     shares = 100 * np.cumsum(right[order]) / kept
-    # The first few kept say nothing: one wrong label of two is half.
+    # The first few are too noisy: one wrong label of two is half.
     places = np.unique(np.linspace(min(len(kept), 20) - 1, len(kept) - 1, points).astype(int))
     return kept[places].astype(float).tolist(), shares[places].tolist()
 
 
-def _where_it_looks(beliefs: Beliefs, prefix: str, size: int) -> Iterator[Section]:
-    several = beliefs.rows[beliefs.present[beliefs.rows].sum(axis=1) >= 2]
+def _evidence(tables: RunTables, prefix: str, size: int) -> Iterator[Section]:
+    several = tables.rows[tables.present[tables.rows].sum(axis=1) >= 2]
     rows = np.random.default_rng(1).permutation(several)[:6]
-    cards = looks(beliefs, sorted(rows.tolist()), size)
+    cards = evidence_cards(tables, sorted(rows.tolist()), size)
     if cards:
         yield Section(
-            f"{prefix}looks",
-            "Where it looks",
-            tag("ul", *cards, class_="gallery looks"),
-            "For the labels the model believes are there: what spoke for them is bright and in colour.",
+            f"{prefix}evidence",
+            "Image evidence",
+            tag("ul", *cards, class_="gallery evidence"),
+            "The image regions that support each predicted label are bright and in colour.",
         )
 
 
 def _settings(run: RunFolder) -> Html:
-    """Everything that decided the outcome, folded away."""
+    """Everything that determined the result, in a collapsed table."""
     parts = {key: run.record.get(key) for key in ("spml", "method", "train", "model", "k")}
     rows = [[name, str(value)] for name, value in flat(parts)]
     rows += [

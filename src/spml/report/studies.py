@@ -1,4 +1,4 @@
-"""Tables of results drawn as lines: mean and standard deviation over seeds."""
+"""Line charts of result tables: mean and standard deviation over seeds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Study:
-    """Rows of results, as read from a csv file, and which of their columns to draw: `y` over `x`, a line a `by`."""
+class StudyChart:
+    """Rows of results (as read from a CSV file) and the columns to plot: `y` over `x`, one line per value of `by`."""
 
     title: str
     rows: Rows
@@ -30,33 +30,33 @@ class Study:
     note: str = ""
 
 
-def label_budget(rows: Rows, x: str = "labels", y: str = "test_map") -> Study:
-    """Cole et al., figure 1: test mAP over the number of labels that were given."""
-    return Study(
-        "What labels buy",
+def label_budget(rows: Rows, x: str = "labels", y: str = "test_map") -> StudyChart:
+    """Test mAP over the number of observed labels (Cole et al. 2021, figure 1)."""
+    return StudyChart(
+        "Score by number of labels",
         rows,
         x,
         y,
-        x_label="labels given",
+        x_label="observed labels",
         log_x=True,
-        note="How good the model is for how many labels somebody had to give.",
+        note="How the test mAP grows with the number of labels that annotators provide.",
     )
 
 
-def k_sensitivity(rows: Rows, x: str = "k", y: str = "test_map") -> Study:
-    """Cole et al., figure A1: test mAP over the assumed number of positive labels a row."""
-    return Study(
-        "If k is guessed wrong",
+def k_sensitivity(rows: Rows, x: str = "k", y: str = "test_map") -> StudyChart:
+    """Test mAP over the assumed number of positive labels per row (Cole et al. 2021, figure A1)."""
+    return StudyChart(
+        "Sensitivity to k",
         rows,
         x,
         y,
-        x_label="k: labels assumed to be on a row",
-        note="How much it matters how many labels a row is assumed to have.",
+        x_label="k: assumed labels per row",
+        note="How the test mAP depends on the assumed average number of labels per row.",
     )
 
 
-def study_chart(study: Study) -> Html:
-    """The study as a line chart; scores in 0..1 are shown out of 100."""
+def study_figure(study: StudyChart) -> Html:
+    """Plot a study as a line chart; scores in [0, 1] are shown in percent."""
     points: dict[str, dict[float, list[float]]] = {}
     for place, row in enumerate(study.rows):
         points.setdefault(str(row.get(study.by, "")), {}).setdefault(_number(study, place, row, study.x), []).append(
@@ -68,7 +68,7 @@ def study_chart(study: Study) -> Html:
         repeated = any(len(at[x]) > 1 for x in xs)
         spread = [float(np.std(at[x], ddof=1)) if len(at[x]) > 1 else 0.0 for x in xs] if repeated else None
         series.append(Series(name, xs, [float(np.mean(at[x])) for x in xs], spread))
-    note = study.note + (" The band is one standard deviation over seeds." if any(s.spread for s in series) else "")
+    note = study.note + (" The band shows one standard deviation over seeds." if any(s.spread for s in series) else "")
     return line_chart(
         series,
         title=study.title,
@@ -79,19 +79,19 @@ def study_chart(study: Study) -> Html:
     )
 
 
-def studies_section(studies: Sequence[Study]) -> Section:
-    charts = tag("div", *(study_chart(study) for study in studies), class_="figures")
+def studies_section(studies: Sequence[StudyChart]) -> Section:
+    charts = tag("div", *(study_figure(study) for study in studies), class_="figures")
     return Section("studies", "Studies", charts)
 
 
-def _number(study: Study, place: int, row: Mapping[str, Any], column: str) -> float:
+def _number(study: StudyChart, place: int, row: Mapping[str, Any], column: str) -> float:
     try:
         number = float(row[column])
     except KeyError:
-        there = ", ".join(map(str, row))
-        raise InputError(f"{study.title}: row {place} has no column {column!r}; it has {there}.") from None
+        columns = ", ".join(map(str, row))
+        raise InputError(f"{study.title}: row {place} has no column {column!r}; its columns are {columns}") from None
     except (TypeError, ValueError):
-        raise InputError(f"{study.title}: row {place}, column {column!r} is {row[column]!r}, not a number.") from None
+        raise InputError(f"{study.title}: row {place}, column {column!r} is {row[column]!r}, not a number") from None
     if not math.isfinite(number) or (study.log_x and column == study.x and number <= 0):
-        raise InputError(f"{study.title}: row {place}, column {column!r} is {number:g}, which cannot be drawn.")
+        raise InputError(f"{study.title}: row {place}, column {column!r} is {number:g}, which cannot be plotted")
     return number

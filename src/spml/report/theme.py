@@ -1,9 +1,9 @@
-"""The colours of the page, light and dark, and its style and script."""
+"""The page's colours (light and dark), style sheet and script."""
 
 from functools import cache
 from importlib.resources import files
 
-# name: (light, dark). Text colours keep a contrast of 4.5 to 1 on `page` and `card`, lines and bars 3 to 1.
+# name: (light, dark). On `page` and `card`, text has a contrast of at least 4.5:1, lines and bars of 3:1.
 PALETTE = {
     "page": ("#f6f7f9", "#0f1318"),
     "card": ("#ffffff", "#181d24"),
@@ -40,7 +40,7 @@ def variables(dark: bool) -> str:
 
 @cache
 def style() -> str:
-    """The page's style sheet. Without a choice of the reader's the system's wish decides."""
+    """The page's style sheet. By default the theme follows the system's preference."""
     light, dark = variables(False), variables(True)
     return (
         f":root{{color-scheme:light;{light}}}"
@@ -51,7 +51,7 @@ def style() -> str:
 
 @cache
 def script() -> str:
-    """The page's script: the switch between light and dark."""
+    """The page's script: the switch between light and dark themes."""
     return _file("page.js")
 
 

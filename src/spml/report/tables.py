@@ -1,15 +1,15 @@
-"""What a run believes of its rows, beside what was given and, where it is known, what is true."""
+"""The numbers behind a report: predictions of a run, observed labels and, where it is known, the truth."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from spml import metrics
+from spml.recover import Recovered
 from spml.runs.folder import RunFolder
 
 Bool = npt.NDArray[np.bool_]
@@ -19,19 +19,10 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 
-class Recovered(Protocol):
-    """What `spml.recover.recover` returns, as far as the report looks at it."""
+def confidence_and_presence(run: RunFolder, recovered: Recovered | None) -> tuple[Float32, Bool]:
+    """Confidence and presence of every label in every row, both (N, L).
 
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-    def confidence(self, rows: Any) -> Float32: ...
-    def present(self, rows: Any) -> Bool: ...
-
-
-def believed(run: RunFolder, recovered: Recovered | None) -> tuple[Float32, Bool]:
-    """For every row and label, how sure the run is of it and whether it counts as present, both (N, L).
-
-    Without recovered labels: the probability, and present from one half on.
+    Without recovered labels, the confidence is the probability, and a label is present from 0.5 on.
     """
     if recovered is None:
         return run.probabilities, (run.probabilities >= 0.5) | (run.labels.dense() > 0)
@@ -40,41 +31,38 @@ def believed(run: RunFolder, recovered: Recovered | None) -> tuple[Float32, Bool
 
 
 @dataclass(frozen=True)
-class Recovery:
-    """Counts of recovered labels. Of those whose truth is known, `judged`, so many are `right`."""
+class RecoveryCounts:
+    """Counts of recovered labels; `right` of the `checked` ones, whose truth is known, are correct."""
 
     count: int
-    judged: int
+    checked: int
     right: int
     missing: int
-    """Labels that are truly there and were not given, as far as the truth is known."""
+    """Labels that are present but were not observed, as far as the truth is known."""
 
     @property
     def precision(self) -> float:
-        return self.right / self.judged if self.judged else float("nan")
+        return self.right / self.checked if self.checked else float("nan")
 
     @property
     def found(self) -> float:
         return self.right / self.missing if self.missing else float("nan")
 
 
-class Beliefs:
-    """The tables of one run, all (N, L), that its pictures are made of.
-
-    Labels are recovered for the rows that came with one: those of train and validation.
-    """
+class RunTables:
+    """The tables of one run, all of shape (N, L). Labels are recovered for the training and validation rows."""
 
     def __init__(self, run: RunFolder, recovered: Recovered | None = None) -> None:
         self.run = run
         self.notes = () if recovered is None else recovered.notes
-        self.confidence, self.present = believed(run, recovered)
+        self.confidence, self.present = confidence_and_presence(run, recovered)
         self.observed: Int8 = run.labels.dense()
         self.truth: Int8 = np.zeros_like(self.observed) if run.truth is None else run.truth.dense()
         self.rows: Int64 = np.sort(np.concatenate([run.train, run.validation]))
         inside = np.zeros((len(self.observed), 1), bool)
         inside[self.rows] = True
         self.unknown: Bool = (self.observed == 0) & inside
-        """Not given, and therefore to be recovered or not."""
+        """Not observed: candidates for recovery."""
         self.recovered: Bool = self.unknown & self.present
 
     @cached_property
@@ -87,29 +75,29 @@ class Beliefs:
 
     @cached_property
     def missed(self) -> Bool:
-        """Truly there, not given and not recovered."""
+        """Present, but neither observed nor recovered."""
         return self.unknown & ~self.present & (self.truth > 0)
 
     @property
-    def judged(self) -> bool:
-        """Whether the truth of any label that was not given is known."""
+    def has_truth(self) -> bool:
+        """Whether the truth of any unobserved label is known."""
         return bool((self.unknown & (self.truth != 0)).any())
 
     @cached_property
-    def recovery(self) -> Recovery:
+    def recovery(self) -> RecoveryCounts:
         right, wrong, missed = (int(table.sum()) for table in (self.right, self.wrong, self.missed))
-        return Recovery(int(self.recovered.sum()), right + wrong, right, right + missed)
+        return RecoveryCounts(int(self.recovered.sum()), right + wrong, right, right + missed)
 
     @cached_property
     def precisions(self) -> metrics.PseudoLabelPrecision:
-        """Shares of right labels among those called present, and among those called absent."""
+        """Fraction of correct labels among those predicted present, and among those predicted absent."""
         known = self.unknown & (self.truth != 0)
         pseudo = np.where(known, np.where(self.present, 1, -1), 0)[self.rows]
         return metrics.pseudo_label_precision(pseudo, self.truth[self.rows])
 
     @cached_property
     def test_precision(self) -> Float64 | None:
-        """Average precision of each label on the test rows, (L,); None where no truth of theirs is known."""
+        """Average precision per class (L,) on the test rows; None if no truth is known for them."""
         known = self.truth[self.run.test] != 0
         if not known.any():
             return None
@@ -122,7 +110,7 @@ class Beliefs:
 
     @cached_property
     def test_f1(self) -> float:
-        """Micro F1 on the test rows of the labels believed present."""
+        """Micro F1 of the labels predicted present, on the test rows."""
         known = self.truth[self.run.test] != 0
         if not known.any():
             return float("nan")
@@ -131,8 +119,8 @@ class Beliefs:
 
     @cached_property
     def separation(self) -> Float64 | None:
-        """Wasserstein distance of each label (L,) between predictions for labels that are there and are not, of the
-        training rows, among those not given; None where the truth is not fully known."""
+        """Wasserstein distance per class (L,) between the predictions for present and for absent labels, over the
+        unobserved labels of the training rows; None unless the full truth is known."""
         rows = self.run.train
         if not len(rows) or (self.truth[rows] == 0).any():
             return None
@@ -140,8 +128,8 @@ class Beliefs:
         return metrics.wasserstein_distance_per_class(scores, truth, self.observed[rows]).numpy()
 
     def histograms(self, bins: int = 20) -> Iterator[tuple[str, Float64]]:
-        """Shares of the probabilities in equal bins, for labels not given that are there and that are not; one
-        histogram of counts, of all of them, where the truth is not known."""
+        """Histograms of the probabilities of unobserved labels, as shares, for present and for absent labels; if the
+        truth is unknown, one histogram of counts over all of them."""
         rows = self.rows
         known = self.unknown & (self.truth != 0)
         if known[rows].any():
@@ -156,11 +144,11 @@ class Beliefs:
 
 
 def mean(values: Float64) -> float:
-    """The mean of what there is."""
-    there = values[~np.isnan(values)]
-    return float(there.mean()) if len(there) else float("nan")
+    """The mean of the values that are not NaN."""
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else float("nan")
 
 
-def saw_more(run: RunFolder) -> bool:
-    """Whether the run learned from other labels than those given: a reference on the truth, not a method to use."""
+def trained_on_more_labels(run: RunFolder) -> bool:
+    """Whether the run was trained on labels other than the observed ones: a reference, not a usable method."""
     return bool(run.labels.subset(run.train).fingerprint() != run.record["data"]["labels"])
