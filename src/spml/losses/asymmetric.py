@@ -14,12 +14,10 @@ from spml.losses.terms import (
     focal_positive_term,
     in_full_precision,
     logit,
-    over_entries,
     signed_focal_term,
 )
 
 
-@over_entries
 def focal(logits: Tensor, labels: Tensor, *, focusing: float = 2.0, balance: float | None = None) -> Tensor:
     """Focal loss with unknowns assumed negative (F_AN in the LASD paper, A.2.2). `focusing` is γ.
 
@@ -33,7 +31,6 @@ def focal(logits: Tensor, labels: Tensor, *, focusing: float = 2.0, balance: flo
     return torch.where(positive, balance * entries, (1.0 - balance) * entries)
 
 
-@over_entries
 def asymmetric(
     logits: Tensor,
     labels: Tensor,
@@ -58,7 +55,6 @@ def asymmetric(
     )
 
 
-@over_entries
 def leveraged_asymmetric(
     logits: Tensor,
     labels: Tensor,
@@ -80,7 +76,6 @@ def negative_leverage_of(positive_leverage: float, k: float, classes: int) -> fl
     return (1.0 + positive_leverage * (k - 1.0)) / (classes - k)
 
 
-@over_entries
 def _disambiguated(
     logits: Tensor,
     labels: Tensor,

@@ -8,10 +8,9 @@ is for all labels.
 import torch
 from torch import Tensor
 
-from spml.losses.terms import constant, in_full_precision, over_entries, positive_term, signed_term, soft_term
+from spml.losses.terms import constant, in_full_precision, positive_term, signed_term, soft_term
 
 
-@over_entries
 def ignore_unobserved(logits: Tensor, labels: Tensor) -> Tensor:
     """IU, Eq. 6: known labels by cross-entropy, unknown ones not at all.
 
@@ -21,7 +20,6 @@ def ignore_unobserved(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels == 0, 0.0, signed_term(logits, labels > 0))
 
 
-@over_entries
 def smoothed_bce(logits: Tensor, labels: Tensor, *, smoothing: float = 0.1) -> Tensor:
     """BCE-LS: Eq. 5 with targets 1 - ε/2 and ε/2; unknown labels cost nothing. `smoothing` is ε."""
     logits = in_full_precision(logits)
@@ -30,13 +28,11 @@ def smoothed_bce(logits: Tensor, labels: Tensor, *, smoothing: float = 0.1) -> T
     return torch.where(labels == 0, 0.0, soft_term(logits, target))
 
 
-@over_entries
 def assume_negative(logits: Tensor, labels: Tensor) -> Tensor:
     """AN, Eq. 8: everything that is not a known positive is a negative."""
     return signed_term(in_full_precision(logits), labels > 0)
 
 
-@over_entries
 def _weakened(logits: Tensor, labels: Tensor, weight: float) -> Tensor:
     entries = signed_term(in_full_precision(logits), labels > 0)
     return torch.where(labels == 0, weight * entries, entries)
@@ -48,7 +44,6 @@ def weak_assume_negative(logits: Tensor, labels: Tensor, *, negative_weight: flo
     return _weakened(logits, labels, weight)
 
 
-@over_entries
 def smoothed_assume_negative(
     logits: Tensor, labels: Tensor, *, positive_smoothing: float = 0.1, negative_smoothing: float = 0.1
 ) -> Tensor:

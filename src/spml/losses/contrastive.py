@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from spml.losses.terms import in_full_precision, logit, over_entries, positive_term
+from spml.losses.terms import in_full_precision, logit, positive_term
 
 
-@over_entries
 def pseudo_label_consistency(
     logits: Tensor,
     labels: Tensor,

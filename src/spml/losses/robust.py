@@ -7,13 +7,10 @@ from torch import Tensor
 
 from spml.losses.terms import (
     constant,
-    cost_if_present,
-    exp,
-    expm1,
     in_full_precision,
     logit,
-    over_entries,
-    sigmoid,
+    negative_term,
+    positive_term,
     signed_focal_term,
     with_slope,
 )
@@ -24,7 +21,6 @@ def _margined(logits: Tensor, labels: Tensor, margin: float) -> Tensor:
     return logits - torch.where(labels > 0, constant(margin, logits), constant(0.0, logits))
 
 
-@over_entries
 def self_paced_correction(
     logits: Tensor,
     labels: Tensor,
@@ -44,22 +40,21 @@ def self_paced_correction(
 
 
 def _hill_value(logits: Tensor, positive: Tensor, crest: float, focusing: float) -> Tensor:
-    p = sigmoid(logits, logits)
-    up = sigmoid(-logits, logits) ** focusing * cost_if_present(logits)
+    p = torch.sigmoid(logits)
+    up = torch.sigmoid(-logits) ** focusing * positive_term(logits)
     return torch.where(positive, up, (crest - p) * p.square())
 
 
 def _hill_slope(logits: Tensor, positive: Tensor, crest: float, focusing: float) -> Tensor:
     """-(1 - p)^γ (γ p · -log p + 1 - p), and p² (1 - p) (2λ - 3p) with 2λ - 3p = (2λ - 3) + 3 (1 - p)."""
-    p, rest = sigmoid(logits, logits), sigmoid(-logits, logits)
-    up = rest**focusing * (focusing * p * cost_if_present(logits) + rest)
+    p, rest = torch.sigmoid(logits), torch.sigmoid(-logits)
+    up = rest**focusing * (focusing * p * positive_term(logits) + rest)
     return torch.where(positive, -up, p.square() * rest * (2 * crest - 3 + 3 * rest))
 
 
 _hill = with_slope(_hill_value, _hill_slope)
 
 
-@over_entries
 def hill(
     logits: Tensor,
     labels: Tensor,
@@ -95,21 +90,21 @@ class RobustSchedule:
 def _belief_and_weight(p: Tensor, slope: float, offset: float, centre: float, width: float) -> tuple[Tensor, Tensor]:
     """K = σ(w p + b) and V = exp(-(p - μ)²/2σ²)."""
     sureness = slope * p + offset
-    return sigmoid(sureness, sureness), exp((p - centre).square() * (-0.5 / width**2))
+    return torch.sigmoid(sureness), torch.exp((p - centre).square() * (-0.5 / width**2))
 
 
 def _box_cox(cost: Tensor, power: float) -> Tensor:
     """(1 - p^q) / q, from -log p."""
-    return -expm1(-power * cost) / power
+    return -torch.expm1(-power * cost) / power
 
 
 def _robust_value(
     logits: Tensor, labels: Tensor, positive_power: float, negative_power: float, *schedule: float
 ) -> Tensor:
-    p, cost = sigmoid(logits, logits), cost_if_present(logits)
+    p, cost = torch.sigmoid(logits), positive_term(logits)
     belief, weight = _belief_and_weight(p, *schedule)
     as_positive = _box_cox(cost, positive_power)
-    as_negative = p if negative_power == 1 else _box_cox(cost_if_present(-logits), negative_power)
+    as_negative = p if negative_power == 1 else _box_cox(negative_term(logits), negative_power)
     unknown = weight * (as_negative + belief * (as_positive - as_negative))
     return torch.where(labels > 0, cost, torch.where(labels < 0, as_negative, unknown))
 
@@ -118,10 +113,10 @@ def _robust_slope(
     logits: Tensor, labels: Tensor, positive_power: float, negative_power: float, *schedule: float
 ) -> Tensor:
     """Of (1 - p^q)/q: -p^q (1 - p); of the same with 1 - p in place of p: (1 - p)^q p."""
-    p, rest = sigmoid(logits, logits), sigmoid(-logits, logits)
+    p, rest = torch.sigmoid(logits), torch.sigmoid(-logits)
     belief, weight = _belief_and_weight(p, *schedule)
-    as_positive = -rest * exp(-positive_power * cost_if_present(logits))
-    as_negative = p * (rest if negative_power == 1 else exp(-negative_power * cost_if_present(-logits)))
+    as_positive = -rest * torch.exp(-positive_power * positive_term(logits))
+    as_negative = p * (rest if negative_power == 1 else torch.exp(-negative_power * negative_term(logits)))
     unknown = weight * (as_negative + belief * (as_positive - as_negative))
     return torch.where(labels > 0, -rest, torch.where(labels < 0, as_negative, unknown))
 
@@ -129,7 +124,6 @@ def _robust_slope(
 _robust = with_slope(_robust_value, _robust_slope)
 
 
-@over_entries
 def generalised_robust(
     logits: Tensor,
     labels: Tensor,

@@ -6,17 +6,15 @@ import torch
 from torch import Tensor
 
 from spml.losses.cole import smoothed_assume_negative, weak_assume_negative
-from spml.losses.terms import entropy, in_full_precision, over_entries, signed_term, soft_term
+from spml.losses.terms import entropy, in_full_precision, signed_term, soft_term
 
 
-@over_entries
 def entropy_maximisation(logits: Tensor, labels: Tensor, *, entropy_weight: float = 0.2) -> Tensor:
     """EM, Eq. 3: known labels by cross-entropy, unknown ones by -α H(p). `entropy_weight` is α."""
     logits = in_full_precision(logits)
     return torch.where(labels == 0, -entropy_weight * entropy(logits), signed_term(logits, labels > 0))
 
 
-@over_entries
 def entropy_maximisation_with_soft_labels(
     logits: Tensor,
     labels: Tensor,
@@ -46,7 +44,6 @@ def down_weighted(logits: Tensor, labels: Tensor, *, negative_weight: float = 0.
     return weak_assume_negative(logits, labels, negative_weight=negative_weight)
 
 
-@over_entries
 def negative_smoothed(logits: Tensor, labels: Tensor, *, smoothing: float = 0.3) -> Tensor:
     """N-LS, Appendix C: AN-LS with only the assumed negatives smoothed; verified ones stay hard."""
     smoothed = smoothed_assume_negative(logits, labels, positive_smoothing=0.0, negative_smoothing=smoothing)
