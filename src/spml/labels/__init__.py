@@ -1,4 +1,4 @@
-"""What is known of every row's labels: +1 positive, -1 negative (verified), 0 unknown."""
+"""Known labels of every row: +1 positive, -1 negative (verified), 0 unknown."""
 
 from spml.labels.entries import Entries
 from spml.labels.estimate import KEstimate, estimate_k, k_intervals

@@ -1,4 +1,4 @@
-"""Sparse rows of labels: only what differs from the most common answer is stored."""
+"""Sparse rows of labels: only entries that differ from a default value are stored."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-_BLOCK = 1 << 22  # entries of a dense block of rows held at one time
+_BLOCK = 1 << 22  # entries in a dense block of rows
 
 
 def row_blocks(num_rows: int, num_classes: int) -> Iterator[slice]:
-    """Consecutive slices of rows, each small enough to be held densely."""
+    """Yield consecutive slices of rows, each small enough for a dense block."""
     step = max(1, _BLOCK // max(1, num_classes))
     for first in range(0, num_rows, step):
         yield slice(first, min(first + step, num_rows))
@@ -26,10 +26,18 @@ def row_blocks(num_rows: int, num_classes: int) -> Iterator[slice]:
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Compressed sparse rows of an N × L table of +1, -1 and 0.
+    """An N × L table of +1, -1 and 0 as compressed sparse rows.
 
-    Row r lists the classes `column[start[r]:start[r + 1]]`, ascending, with their `value`;
-    every entry that is not listed has the value `default` (0 or -1).
+    Row r lists the classes `column[start[r]:start[r + 1]]`, ascending, with their `value`; all other entries of the
+    row have the value `default` (0 or -1).
+
+    Examples
+    --------
+    >>> entries = Entries.from_coordinates([0, 1], [2, 0], [1, 1], num_rows=2, num_classes=3, default=0)
+    >>> entries.column
+    array([2, 0], dtype=int32)
+    >>> entries.per_row(1)
+    array([1, 1])
     """
 
     start: Int64
@@ -49,7 +57,7 @@ class Entries:
         num_classes: int,
         default: int,
     ) -> Entries:
-        """From (row, column, value) triples in any order. One entry said twice must say the same."""
+        """Create entries from (row, column, value) triples in any order; equal triples may repeat."""
         flat = np.asarray(rows, np.int64) * num_classes + np.asarray(columns, np.int64)
         value = np.asarray(values, np.int8)
         order = np.argsort(flat, kind="stable")
@@ -58,7 +66,7 @@ class Entries:
         clash = repeated[value[repeated] != value[repeated - 1]]
         if clash.size:
             row, column = divmod(int(flat[clash[0]]), num_classes)
-            raise InputError(f"row {row}, column {column}: two contradictory labels for one entry.")
+            raise InputError(f"row {row}, column {column}: two contradictory labels. Remove one of them.")
         keep = value != default
         keep[repeated] = False
         return cls._from_sorted(flat[keep], value[keep], num_rows, num_classes, default)
@@ -71,7 +79,7 @@ class Entries:
 
     @classmethod
     def from_blocks(cls, blocks: Iterable[Int8], *, num_classes: int, default: int) -> Entries:
-        """From consecutive dense blocks of rows (each (b, L) int8), never holding the whole table."""
+        """Create entries from consecutive dense blocks of rows, each (b, L) int8, without a dense copy of the table."""
         per_row, column, value = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0, np.int8)]
         for block in blocks:
             rows, columns = np.nonzero(block != default)
@@ -83,17 +91,17 @@ class Entries:
 
     @classmethod
     def from_single(cls, single: Int32, num_classes: int) -> Entries:
-        """From the class index of each row's one positive, -1 where there is none."""
-        has = single >= 0
-        column = single[has]
-        return cls(_pointer(has), column, np.ones(len(column), np.int8), 0, num_classes)
+        """Create entries from one class index per row, -1 for none."""
+        labelled = single >= 0
+        column = single[labelled]
+        return cls(_pointer(labelled), column, np.ones(len(column), np.int8), 0, num_classes)
 
     def __len__(self) -> int:
         return len(self.start) - 1
 
     @property
     def rows(self) -> Int64:
-        """The row of every listed entry."""
+        """Row of every listed entry."""
         return np.repeat(np.arange(len(self)), np.diff(self.start))
 
     @property
@@ -101,42 +109,42 @@ class Entries:
         return self.start.nbytes + self.column.nbytes + self.value.nbytes
 
     def take(self, rows: Int64) -> Entries:
-        """The given rows, in the given order."""
+        """Return the given rows, in the given order."""
         length = self.start[rows + 1] - self.start[rows]
         start = _pointer(length)
         source = np.repeat(self.start[rows] - start[:-1], length) + np.arange(start[-1])
         return Entries(start, self.column[source], self.value[source], self.default, self.num_classes)
 
     def flat(self) -> Int64:
-        """Position row·L + column of every listed entry, ascending."""
+        """Return the position row·L + column of every listed entry, ascending."""
         return self.rows * self.num_classes + self.column
 
     def per_row(self, value: int) -> Int64:
-        """How many entries of each row have this value, listed or not."""
+        """Count the entries of each row that have this value, listed or not."""
         count = np.bincount(self.rows[self.value == value], minlength=len(self))
         if value == self.default:
             count = count + self.num_classes - np.diff(self.start)
         return count
 
     def per_class(self, value: int) -> Int64:
-        """How many entries of each class have this value, listed or not."""
+        """Count the entries of each class that have this value, listed or not."""
         count = np.bincount(self.column[self.value == value], minlength=self.num_classes)
         if value == self.default:
             count = count + len(self) - np.bincount(self.column, minlength=self.num_classes)
         return count
 
     def classes_with(self, row: int, value: int) -> Int64:
-        """The classes of one row that have this value, ascending."""
+        """Return the classes of one row that have this value, ascending."""
         listed = slice(self.start[row], self.start[row + 1])
         dense = np.full(self.num_classes, self.default, np.int8)
         dense[self.column[listed]] = self.value[listed]
         return np.flatnonzero(dense == value)
 
     def compact(self) -> Entries:
-        """The same table with the default, unknown or negative, that lists fewer entries (a tie: unknown).
+        """Return the same table with the default, unknown or negative, that lists fewer entries (unknown if equal).
 
-        The form is unique: equal tables have equal arrays. A switch lists what was not listed before; it
-        happens only where that is no more than was listed, so memory stays proportional to the input.
+        The result is unique: equal tables have equal arrays. Memory stays proportional to the input, because the
+        default only changes if that lists no more entries than before.
         """
         total = len(self) * self.num_classes
         listed_unknown, listed_negative = (int(np.count_nonzero(self.value == v)) for v in (0, -1))
@@ -155,7 +163,7 @@ class Entries:
         return self._from_sorted(flat[order], value[order], len(self), self.num_classes, default)
 
     def as_single(self) -> Int32 | None:
-        """The class of each row's one positive (-1: none), or None where anything else is known."""
+        """Return each row's single positive class (-1 for none), or None if anything else is known."""
         if self.default != 0 or np.any(self.value != 1) or np.any(np.diff(self.start) > 1):
             return None
         single = np.full(len(self), -1, np.int32)
@@ -163,9 +171,9 @@ class Entries:
         return single
 
     def check(self) -> None:
-        """Refuse arrays that do not describe a table (a damaged file)."""
-        ends_meet = len(self.start) > 0 and self.start[0] == 0 and self.start[-1] == len(self.column)
-        if not ends_meet or np.any(np.diff(self.start) < 0) or len(self.value) != len(self.column):
+        """Raise `InputError` if the arrays do not describe a table, as in a damaged file."""
+        complete = len(self.start) > 0 and self.start[0] == 0 and self.start[-1] == len(self.column)
+        if not complete or np.any(np.diff(self.start) < 0) or len(self.value) != len(self.column):
             raise InputError("the row pointer does not match the entries.")
         if np.any((self.column < 0) | (self.column >= self.num_classes)):
             raise InputError(f"a class index lies outside 0 to {self.num_classes - 1}.")
@@ -182,6 +190,6 @@ def _pointer(per_row: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Int64:
 
 
 def _complement(flat: Int64, total: int) -> Int64:
-    """The numbers of 0 … total-1 that are absent from the ascending `flat`."""
+    """Return the numbers of 0 … total-1 that are not in `flat`, which is ascending."""
     gaps = np.diff(np.concatenate([[-1], flat, [total]])) - 1
     return np.arange(total - len(flat)) + np.repeat(np.arange(len(flat) + 1), gaps)

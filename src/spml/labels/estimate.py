@@ -1,4 +1,4 @@
-"""k, the mean number of positives a row, from a few fully labelled rows (Cole et al. 2021, Appendix B)."""
+"""Estimate k, the average number of positives per row, from fully labelled rows (Cole et al. 2021, Appendix B)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from spml.labels.table import Labels
 
 @dataclass(frozen=True)
 class KEstimate:
-    """An estimate of k and the 5th and 95th percentile of what other such samples would have given."""
+    """An estimate of k, the average number of positives per row.
+
+    Attributes
+    ----------
+    k : float
+    low, high : float
+        5th and 95th percentile of the estimate over resampled rows.
+    rows : int
+        Number of rows it was estimated from.
+    """
 
     k: float
     low: float
@@ -25,9 +34,31 @@ class KEstimate:
 
 
 def estimate_k(truth_sample: Labels, *, trials: int = 100_000, seed: int = 0) -> KEstimate:
-    """k from fully labelled rows (equation A1), with an interval by the bootstrap.
+    """Estimate k from fully labelled rows (equation A1), with a bootstrap interval.
 
-    A bootstrap draws as many rows again from the sample, with replacement, and averages their positives.
+    Parameters
+    ----------
+    truth_sample : Labels
+        A few fully labelled rows.
+    trials : int
+        Number of bootstrap samples. Each draws as many rows as the sample has, with replacement.
+    seed : int
+
+    Returns
+    -------
+    KEstimate
+
+    Raises
+    ------
+    InputError
+        If there are no rows, or a row has unknown labels.
+
+    Examples
+    --------
+    >>> sample = Labels.from_lists([["cat"], ["cat", "dog"], ["dog", "horse"]], rest="negative")
+    >>> estimate = estimate_k(sample)
+    >>> round(estimate.k, 2), estimate.rows
+    (1.67, 3)
     """
     count, rows_with = _histogram(truth_sample)
     rows = len(truth_sample)
@@ -41,10 +72,36 @@ def estimate_k(truth_sample: Labels, *, trials: int = 100_000, seed: int = 0) ->
 def k_intervals(
     truth: Labels, sample_sizes: Sequence[int] = (5, 10, 25), trials: int = 100_000, seed: int = 0
 ) -> dict[int, tuple[float, float]]:
-    """How far an estimate of k from M rows may lie off: Table A2, for each M its (low, high).
+    """Return intervals for estimates of k from samples of M rows, as in Table A2.
 
-    These are the 5th and 95th percentile over `trials` draws of M rows, without replacement, from a fully
-    labelled table (nine of ten draws lie between them; the table's caption says 95%).
+    The interval is the 5th and 95th percentile over draws of M rows without replacement; nine of ten draws lie in it.
+    (The table's caption says 95%, its text gives these percentiles.)
+
+    Parameters
+    ----------
+    truth : Labels
+        Full labels to draw the samples from.
+    sample_sizes : sequence of int
+        The values of M.
+    trials : int
+        Number of draws for each M.
+    seed : int
+
+    Returns
+    -------
+    dict of int to (float, float)
+        The interval (low, high) for each M.
+
+    Raises
+    ------
+    InputError
+        If a sample is larger than the table, or a row has unknown labels.
+
+    Examples
+    --------
+    >>> truth = Labels.from_lists([["cat"], ["cat", "dog"], ["dog", "horse"]], rest="negative")
+    >>> k_intervals(truth, sample_sizes=(1,), trials=1000)
+    {1: (1.0, 2.0)}
     """
     count, rows_with = _histogram(truth)
     _check_trials(trials)
@@ -52,21 +109,23 @@ def k_intervals(
     intervals = {}
     for size in sample_sizes:
         if not 1 <= size <= len(truth):
-            raise InputError(f"a sample of {size} rows cannot be drawn from {len(truth)} rows.")
-        # A row matters only by its number of positives, so a draw of rows is a draw from their histogram.
+            raise InputError(
+                f"a sample of {size} rows cannot be drawn from {len(truth)} rows. Use smaller sample_sizes."
+            )
+        # Only the number of positives of a row matters, so rows are drawn from the histogram of these numbers.
         drawn = rng.multivariate_hypergeometric(rows_with, size, size=trials, method="marginals")
         intervals[int(size)] = _percentiles(drawn @ count / size)
     return intervals
 
 
 def _histogram(truth: Labels) -> tuple[Int64, Int64]:
-    """The numbers of positives that rows have, and how many rows have each."""
+    """Return the numbers of positives that occur, and how many rows have each number."""
     if len(truth) == 0:
-        raise InputError("k cannot be estimated from a table without rows.")
+        raise InputError("k cannot be estimated from a table without rows. Pass at least one fully labelled row.")
     unknown = truth.entries().per_row(0)
     if unknown.any():
         row = int(np.flatnonzero(unknown)[0])
-        raise InputError(f"row {row} has {unknown[row]} unknown labels: k is estimated from fully labelled rows.")
+        raise InputError(f"row {row} has {unknown[row]} unknown labels. Pass fully labelled rows only.")
     count, rows_with = np.unique(truth.entries().per_row(1), return_counts=True)
     return count, rows_with
 
@@ -78,4 +137,4 @@ def _percentiles(estimates: npt.NDArray[np.float64]) -> tuple[float, float]:
 
 def _check_trials(trials: int) -> None:
     if trials < 1:
-        raise InputError(f"trials is {trials}: at least one is needed.")
+        raise InputError(f"trials is {trials}: it must be at least 1.")

@@ -1,4 +1,4 @@
-"""From full labels to the incomplete ones of an experiment."""
+"""Simulate the incomplete labels of an experiment from full labels."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from spml.labels.entries import Entries, Int8, Int64, row_blocks
 from spml.labels.inputs import as_array, check_seed
 from spml.labels.table import Labels
 
+Bool = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
 
 
@@ -25,54 +26,66 @@ def simulate(
     class_preference: npt.ArrayLike | None = None,
     entry_weights: npt.ArrayLike | None = None,
 ) -> Labels:
-    """Keep `positives` positives and `negatives` negatives of every row; None keeps all of that kind.
+    """Keep some positives and some negatives of every row; everything else becomes unknown.
 
-    A row that has fewer keeps what it has. Without weights every positive of a row is equally likely, and
-    the draw is that of Cole et al. (2021) bit for bit: per row, one `RandomState(seed)` shuffles the
-    positives, of which the first are kept, then the negatives likewise, even where none is kept. That costs
-    N·L steps whatever is kept.
+    Without weights, all positives of a row are equally likely, and the draw equals that of Cole et al. (2021) bit for
+    bit: for every row, one `RandomState(seed)` shuffles the positives and keeps the first ones, then does the same
+    with the negatives, even if none are kept. This takes N·L steps.
 
-    With `class_preference` (L,) and/or `entry_weights` (N, L), positives are drawn one after the other with
-    probability proportional to the product of the two. Positives of weight 0 come last, in random order, so
-    a row all of whose positives weigh 0 is drawn uniformly. Negatives are always drawn uniformly. Equal
-    preferences are a uniform draw by another stream, whose cost without negatives grows with the number of
-    positives and not with N·L.
+    Parameters
+    ----------
+    truth : Labels
+        Usually full labels. Unknown labels stay unknown.
+    positives, negatives : int or None
+        How many to keep per row. A row with fewer keeps all of them; None keeps all in every row.
+    seed : int
+    class_preference : array of shape (n_classes,), optional
+        Positives are drawn without replacement, with probability proportional to these weights. Positives of weight 0
+        are drawn last, in random order; if all positives of a row have weight 0, the draw is uniform.
+    entry_weights : array of shape (n_rows, n_classes), optional
+        The same with one weight per entry, for example the size of an object. If both are given, they are multiplied.
+
+    Returns
+    -------
+    Labels
+
+    Raises
+    ------
+    InputError
+        If a count, the seed or a weight is invalid.
+
+    Notes
+    -----
+    Negatives are always drawn uniformly. With equal weights the draw is uniform too, but uses another random stream.
+    If no negatives are kept, its cost grows with the number of positives instead of N·L.
+
+    Examples
+    --------
+    >>> truth = Labels.from_matrix([[1, 1, 0], [0, 1, 1]], ["cat", "dog", "horse"], coding="full")
+    >>> simulate(truth).dense()
+    array([[1, 0, 0],
+           [0, 1, 0]], dtype=int8)
+    >>> simulate(truth, positives=1, negatives=None).dense()
+    array([[ 1,  0, -1],
+           [-1,  1,  0]], dtype=int8)
     """
     positives, negatives = _check_count("positives", positives), _check_count("negatives", negatives)
     rng = np.random.RandomState(check_seed(seed))
     entries = truth.entries()
     rows, columns = truth.positives()
     weights = _weights(truth, rows, columns, class_preference, entry_weights)
-    order: Int64 = np.arange(len(rows))
-    negative_rows = negative_columns = np.zeros(0, np.int64)
-    if weights is not None:
-        # Exponential waiting times of rate w: the order of arrival is a draw without replacement, odds w.
-        arrival = rng.exponential(size=len(rows)) / np.where(weights > 0, weights, 1.0)
-        order = np.lexsort((arrival, weights == 0, rows))
+    order: Int64 = np.arange(len(rows)) if weights is None else _weighted_order(rng, rows, weights)
+    drawn_negatives = np.zeros((2, 0), np.int64)
     if weights is None or negatives:
-        negative_rows, negative_columns = _shuffle_rows(rng, entries, order, weights is None, negatives or 0)
-
-    keep = np.ones(len(rows), bool)
-    if positives is not None:
-        per_row = entries.per_row(1)
-        first_of_row = np.cumsum(per_row) - per_row
-        keep[order] = np.arange(len(rows)) - first_of_row[rows] < positives
+        drawn_negatives = _shuffle_rows(rng, entries, order, weights is None, negatives or 0)
+    keep = _first_per_row(rows, order, entries.per_row(1), positives)
     if negatives is None:
-        value = entries.value.copy()
-        value[value == 1] = keep
-        default, where = entries.default, (entries.rows, entries.column)
+        kept = _hide_positives(entries, keep)
     else:
-        value = np.repeat(np.array([1, -1], np.int8), [int(keep.sum()), len(negative_rows)])
-        default = 0
-        where = (
-            np.concatenate([rows[keep], negative_rows]),
-            np.concatenate([columns[keep], negative_columns]),
-        )
-    size = {"num_rows": len(truth), "num_classes": truth.num_classes}
-    kept = Entries.from_coordinates(*where, value, **size, default=default)
+        kept = _join(np.stack([rows[keep], columns[keep]]), drawn_negatives, truth)
     biases = {"class_preference": class_preference, "entry_weights": entry_weights}
     origin = {
-        "made_by": "simulate",
+        "created_by": "simulate",
         "positives": positives,
         "negatives": negatives,
         "seed": int(seed),
@@ -82,13 +95,44 @@ def simulate(
     return Labels.from_entries(kept, truth.classes, ids=truth.ids, origin=origin)
 
 
+def _weighted_order(rng: np.random.RandomState, rows: Int64, weights: Float64) -> Int64:
+    """Order the positives of every row by a weighted draw without replacement."""
+    # Sorting exponential waiting times of rate w draws without replacement with odds w.
+    arrival = rng.exponential(size=len(rows)) / np.where(weights > 0, weights, 1.0)
+    return np.lexsort((arrival, weights == 0, rows))
+
+
+def _first_per_row(rows: Int64, order: Int64, per_row: Int64, count: int | None) -> Bool:
+    """Mark, for every row, the first `count` of its positives in the given order."""
+    keep = np.ones(len(rows), bool)
+    if count is not None:
+        first_of_row = np.cumsum(per_row) - per_row
+        keep[order] = np.arange(len(rows)) - first_of_row[rows] < count
+    return keep
+
+
+def _hide_positives(entries: Entries, keep: Bool) -> Entries:
+    """Copy the entries with all positives unknown except those marked in `keep`."""
+    value = entries.value.copy()
+    value[value == 1] = keep
+    size = {"num_rows": len(entries), "num_classes": entries.num_classes}
+    return Entries.from_coordinates(entries.rows, entries.column, value, **size, default=entries.default)
+
+
+def _join(positives: Int64, negatives: Int64, truth: Labels) -> Entries:
+    """Build entries from (row, column) pairs of positives and negatives; all others are unknown."""
+    value = np.repeat(np.array([1, -1], np.int8), [positives.shape[1], negatives.shape[1]])
+    rows, columns = np.concatenate([positives, negatives], axis=1)
+    return Entries.from_coordinates(rows, columns, value, num_rows=len(truth), num_classes=truth.num_classes, default=0)
+
+
 def _shuffle_rows(
     rng: np.random.RandomState, entries: Entries, order: Int64, shuffle_positives: bool, negatives: int
-) -> tuple[Int64, Int64]:
-    """Row by row, shuffle the row's part of `order` in place, then its negatives: (row, class) of the kept."""
+) -> Int64:
+    """Shuffle each row's part of `order` in place, then its negatives; return the kept ones, (row, column) × K."""
     last_of_row = np.cumsum(entries.per_row(1)).tolist()
     num_negatives = entries.per_row(-1).tolist()
-    stand_in = np.arange(entries.num_classes)  # where no negative is kept, only the random stream matters
+    placeholder = np.arange(entries.num_classes)  # shuffled if no negatives are kept, to advance the random stream
     kept: list[Int64] = [np.zeros(0, np.int64)]
     first = 0
     for row, (last, count) in enumerate(zip(last_of_row, num_negatives, strict=True)):
@@ -100,13 +144,13 @@ def _shuffle_rows(
             rng.shuffle(row_negatives)
             kept.append(row_negatives[:negatives])
         else:
-            rng.shuffle(stand_in[:count])
+            rng.shuffle(placeholder[:count])
     rows = np.repeat(np.arange(len(kept) - 1), [len(part) for part in kept[1:]])
-    return rows, np.concatenate(kept)
+    return np.stack([rows, np.concatenate(kept)])
 
 
 def _weights(truth: Labels, rows: Int64, columns: Int64, class_preference: Any, entry_weights: Any) -> Float64 | None:
-    """The weight of every positive; None where the draw is uniform."""
+    """Return the weight of every positive, or None for a uniform draw."""
     if class_preference is None and entry_weights is None:
         return None
     weights = np.ones(len(rows))
@@ -114,7 +158,7 @@ def _weights(truth: Labels, rows: Int64, columns: Int64, class_preference: Any, 
         preference = as_array(class_preference)
         if preference.shape != (truth.num_classes,):
             raise InputError(
-                f"class_preference has shape {preference.shape}: it takes one number for each of the "
+                f"class_preference has shape {preference.shape}: pass one number for each of the "
                 f"{truth.num_classes} classes."
             )
         preference = preference.astype(np.float64)
@@ -126,7 +170,9 @@ def _weights(truth: Labels, rows: Int64, columns: Int64, class_preference: Any, 
     if entry_weights is not None:
         table = as_array(entry_weights)
         if table.shape != truth.shape:
-            raise InputError(f"entry_weights has shape {table.shape}: it takes that of the labels, {truth.shape}.")
+            raise InputError(
+                f"entry_weights has shape {table.shape}: it must have the shape of the labels, {truth.shape}."
+            )
         entry = table[rows, columns].astype(np.float64)
         bad = np.flatnonzero(~(np.isfinite(entry) & (entry >= 0)))
         if bad.size:
@@ -137,10 +183,35 @@ def _weights(truth: Labels, rows: Int64, columns: Int64, class_preference: Any, 
 
 
 def drop_labels(truth: Labels, share: float, *, seed: int = 1200) -> Labels:
-    """Make unknown, in every row, round(share · known) of its known labels, positives and negatives alike.
+    """Make a share of every row's known labels unknown, positives and negatives alike.
 
-    This is the missing-label setting of Zhou et al. (2022), Figure 5c. Cost and working memory are those of
-    N·L random numbers, drawn some rows at a time.
+    This is the missing-label setting of Zhou et al. (2022), Figure 5c.
+
+    Parameters
+    ----------
+    truth : Labels
+    share : float
+        Between 0 and 1. A row with n known labels loses round(share · n) of them.
+    seed : int
+
+    Returns
+    -------
+    Labels
+
+    Raises
+    ------
+    InputError
+        If the share or the seed is invalid.
+
+    Notes
+    -----
+    N·L random numbers are drawn, in blocks of rows.
+
+    Examples
+    --------
+    >>> truth = Labels.from_matrix([[1, 1, 0, 0], [0, 1, 1, 0]], coding="full")
+    >>> (drop_labels(truth, 0.5).dense() == 0).sum(axis=1)
+    array([2, 2])
     """
     if not 0 <= share <= 1:
         raise InputError(f"share is {share}: it must lie between 0 and 1.")
@@ -150,7 +221,7 @@ def drop_labels(truth: Labels, share: float, *, seed: int = 1200) -> Labels:
         for rows in row_blocks(*truth.shape):
             block = truth.dense(np.arange(rows.start, rows.stop))
             known = block != 0
-            draw = np.where(known, rng.random_sample(block.shape), 2.0)  # the unknown come last
+            draw = np.where(known, rng.random_sample(block.shape), 2.0)  # sorts unknown labels to the end
             order = np.argsort(draw, axis=1, kind="stable")
             num_dropped = np.round(share * known.sum(axis=1, keepdims=True))
             dropped = np.empty_like(known)
@@ -160,7 +231,7 @@ def drop_labels(truth: Labels, share: float, *, seed: int = 1200) -> Labels:
 
     kept = Entries.from_blocks(blocks(), num_classes=truth.num_classes, default=0)
     origin = {
-        "made_by": "drop_labels",
+        "created_by": "drop_labels",
         "share": float(share),
         "seed": int(seed),
         "truth": truth.fingerprint(),

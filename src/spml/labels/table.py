@@ -5,45 +5,42 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zipfile
-import zlib
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from spml.atomic import atomic_path
 from spml.errors import InputError
-from spml.labels.entries import Entries, Int8, Int32, Int64, row_blocks
-from spml.labels.inputs import (
+from spml.labels.conversions import (
     CODINGS,
-    as_array,
+    Coding,
     as_matrix,
-    check_classes,
-    check_ids,
-    is_missing,
-    is_name_list,
-    name_coordinates,
+    detect_coding,
+    detect_text,
+    distinct_names,
+    entries_from_lists,
+    entries_from_matrix,
     name_lists,
-    row_indices,
-    signed_block,
-    unknown_name,
+    single_from_indices,
+    single_from_names,
 )
+from spml.labels.entries import Entries, Int8, Int32, Int64
+from spml.labels.files import FORMAT, read_table, write_table
+from spml.labels.inputs import as_array, check_classes, check_ids, row_indices
 
 Ids = Iterable[str | int] | None
 
-_FORMAT = "spml labels 1"
-_UNREADABLE = (
-    *(ValueError, KeyError, IndexError, TypeError, AttributeError, OSError, EOFError),
-    *(zipfile.BadZipFile, zlib.error),
-)
-
 
 class LabelCounts(NamedTuple):
-    """Per class, how many rows are known to have it, known not to, and unknown. Each (L,) int64."""
+    """Numbers of labels per class.
+
+    Attributes
+    ----------
+    positives, negatives, unknowns : arrays of shape (n_classes,), int64
+        Number of rows with a positive, a negative and an unknown label.
+    """
 
     positives: Int64
     negatives: Int64
@@ -51,11 +48,25 @@ class LabelCounts(NamedTuple):
 
 
 class Labels:
-    """What is known of N rows and L classes: +1 positive, -1 negative (verified), 0 unknown. Immutable.
+    """Known labels of N rows and L classes: +1 positive, -1 negative (verified), 0 unknown.
 
-    Made by one of the `from_…` constructors. Where a row's only knowledge is one positive, or nothing, the
-    table is one class index (int32) a row, however many classes there are; otherwise it is sparse rows
-    (`Entries`) that leave out the more common of unknown and negative. Equal tables are stored equally.
+    Create one with a `from_…` constructor. A table is immutable.
+
+    Notes
+    -----
+    If all that is known is at most one positive per row, the table stores one class index (int32) per row, however
+    many classes there are. Otherwise it stores sparse rows (`Entries`) that leave out the more frequent of unknown and
+    negative. Equal tables are stored equally.
+
+    Examples
+    --------
+    >>> labels = Labels.from_names(["cat", "horse", None], classes=["cat", "dog", "horse"])
+    >>> labels
+    Labels(3 rows × 3 classes: 2 positive, 0 negative, 7 unknown)
+    >>> labels.dense()
+    array([[1, 0, 0],
+           [0, 0, 1],
+           [0, 0, 0]], dtype=int8)
     """
 
     __slots__ = ("_classes", "_ids", "_origin", "_store")
@@ -68,7 +79,7 @@ class Labels:
         ids: Ids = None,
         origin: dict[str, Any] | None = None,
     ) -> None:
-        """Take over a checked store; users call a `from_…` constructor."""
+        """Wrap checked data. Use a `from_…` constructor instead."""
         if isinstance(store, Entries):
             store = store.compact()
             single = store.as_single()
@@ -82,7 +93,7 @@ class Labels:
             self._ids.flags.writeable = False
         self._origin = json.dumps(origin or {})
 
-    # Making one
+    # Constructors
 
     @classmethod
     def from_entries(
@@ -93,50 +104,107 @@ class Labels:
         ids: Ids = None,
         origin: dict[str, Any] | None = None,
     ) -> Labels:
-        """From sparse rows."""
+        """Create a table from sparse rows.
+
+        Parameters
+        ----------
+        entries : Entries
+        classes : iterable of str
+            Class names, in column order.
+        ids : iterable of str or int, optional
+            One distinct name per row.
+        origin : dict, optional
+            How the table was created (JSON values).
+
+        Returns
+        -------
+        Labels
+
+        Raises
+        ------
+        InputError
+            If classes or ids do not fit the entries.
+
+        Examples
+        --------
+        >>> entries = Entries.from_coordinates([0, 1], [2, 0], [1, -1], num_rows=2, num_classes=3, default=0)
+        >>> Labels.from_entries(entries, ["cat", "dog", "horse"]).dense()
+        array([[ 0,  0,  1],
+               [-1,  0,  0]], dtype=int8)
+        """
         names = check_classes(classes)
         if entries.num_classes != len(names):
-            raise InputError(f"there are {len(names)} class names for entries of {entries.num_classes} classes.")
-        return cls(entries, names, ids=ids, origin=origin or {"made_by": "from_entries"})
+            raise InputError(f"there are {len(names)} class names, but the entries have {entries.num_classes} classes.")
+        return cls(entries, names, ids=ids, origin=origin or {"created_by": "from_entries"})
 
     @classmethod
     def from_indices(cls, indices: Any, classes: Iterable[str], ids: Ids = None) -> Labels:
-        """From the class index of each row's one positive, (N,) integers; -1: no label."""
+        """Create a table from one class index per row.
+
+        Parameters
+        ----------
+        indices : integers of shape (n_rows,)
+            Class of each row's single positive; -1 for no label.
+        classes : iterable of str
+            Class names, in column order.
+        ids : iterable of str or int, optional
+            One distinct name per row.
+
+        Returns
+        -------
+        Labels
+
+        Raises
+        ------
+        InputError
+            If an index is out of range.
+
+        Examples
+        --------
+        >>> Labels.from_indices([2, -1], ["cat", "dog", "horse"]).dense()
+        array([[0, 0, 1],
+               [0, 0, 0]], dtype=int8)
+        """
         names = check_classes(classes)
-        array = as_array(indices)
-        if array.ndim != 1:
-            raise InputError(f"class indices are one a row, not an array of shape {array.shape}.")
-        if array.size and array.dtype.kind not in "iu":
-            raise InputError(f"class indices are integers, not {array.dtype}.")
-        outside = (array < -1) | (array >= len(names))
-        if outside.any():
-            row = int(np.flatnonzero(outside)[0])
-            raise InputError(
-                f"row {row}: class index {array[row]} is out of range: {len(names)} classes take 0 to "
-                f"{len(names) - 1}, or -1 for no label."
-            )
-        return cls(array.astype(np.int32), names, ids=ids, origin={"made_by": "from_indices"})
+        return cls(single_from_indices(indices, len(names)), names, ids=ids, origin={"created_by": "from_indices"})
 
     @classmethod
     def from_names(cls, names: Iterable[str | None], classes: Iterable[str] | None = None, ids: Ids = None) -> Labels:
-        """From the name of each row's one positive; None, "" or NaN: no label.
+        """Create a table from one class name per row.
 
-        Without `classes`, the classes are the names that occur, sorted.
+        Parameters
+        ----------
+        names : iterable of str or None
+            Class of each row's single positive; None, "" or NaN for no label.
+        classes : iterable of str, optional
+            Class names, in column order. Default: the names that occur, sorted.
+        ids : iterable of str or int, optional
+            One distinct name per row.
+
+        Returns
+        -------
+        Labels
+
+        Raises
+        ------
+        InputError
+            If a name is not one of the classes.
+
+        Examples
+        --------
+        >>> labels = Labels.from_names(["dog", "cat", None])
+        >>> labels.classes
+        ('cat', 'dog')
+        >>> labels.dense()
+        array([[0, 1],
+               [1, 0],
+               [0, 0]], dtype=int8)
         """
         if isinstance(names, str):
-            raise InputError(f"names is the one text {names!r}: give one name a row.")
+            raise InputError(f"names is the string {names!r}: pass one name per row.")
         values = list(names)
-        if classes is None:
-            classes = sorted({name for name in values if isinstance(name, str) and name})
-        known = check_classes(classes)
-        index = {name: i for i, name in enumerate(known)}
-        single = np.full(len(values), -1, np.int32)
-        for row, name in enumerate(values):
-            if isinstance(name, str) and name in index:
-                single[row] = index[name]
-            elif not is_missing(name):
-                raise unknown_name(row, name, known)
-        return cls(single, known, ids=ids, origin={"made_by": "from_names"})
+        known = check_classes(distinct_names(values) if classes is None else classes)
+        return cls(single_from_names(values, known), known, ids=ids, origin={"created_by": "from_names"})
 
     @classmethod
     def from_lists(
@@ -147,130 +215,175 @@ class Labels:
         rest: Literal["unknown", "negative"] = "unknown",
         negatives: Iterable[Iterable[str] | None] | None = None,
     ) -> Labels:
-        """From the names of each row's positives and, optionally, of each row's known negatives.
+        """Create a table from a list of class names per row.
 
-        `rest` is what the classes are that a row does not name. Without `classes`, they are the names that
-        occur, sorted.
+        Parameters
+        ----------
+        lists : iterable of iterables of str
+            Names of each row's positives; None for none.
+        classes : iterable of str, optional
+            Class names, in column order. Default: the names that occur, sorted.
+        ids : iterable of str or int, optional
+            One distinct name per row.
+        rest : {"unknown", "negative"}
+            What the classes are that a row does not list.
+        negatives : iterable of iterables of str, optional
+            Names of each row's known negatives.
+
+        Returns
+        -------
+        Labels
+
+        Raises
+        ------
+        InputError
+            If a name is not one of the classes, or is both positive and negative in one row.
+
+        Examples
+        --------
+        >>> Labels.from_lists([["cat", "dog"], []], ["cat", "dog", "horse"], negatives=[["horse"], ["cat"]]).dense()
+        array([[ 1,  1, -1],
+               [-1,  0,  0]], dtype=int8)
         """
         if rest not in ("unknown", "negative"):
             raise InputError(f"rest is {rest!r}: it must be 'unknown' or 'negative'.")
-        has = name_lists(lists, "lists")
-        lacks = name_lists(negatives, "negatives") if negatives is not None else [[] for _ in has]
-        if len(lacks) != len(has):
-            raise InputError(f"negatives has {len(lacks)} rows, lists {len(has)}: they must be the same.")
+        present = name_lists(lists, "lists")
+        absent = name_lists(negatives, "negatives") if negatives is not None else [[] for _ in present]
+        if len(absent) != len(present):
+            raise InputError(f"negatives has {len(absent)} rows, but lists has {len(present)}.")
         if classes is None:
-            named = (name for names in (*has, *lacks) for name in names)
-            classes = sorted({name for name in named if isinstance(name, str) and name})
+            classes = distinct_names(name for names in (*present, *absent) for name in names)
         known = check_classes(classes)
-        index = {name: i for i, name in enumerate(known)}
-        for row, (positive, negative) in enumerate(zip(has, lacks, strict=True)):
-            for name in negative:
-                if name in positive:
-                    raise InputError(f"row {row}: label {name!r} is both positive and negative.")
-        rows, columns = name_coordinates(has, index, known)
-        negative_rows, negative_columns = name_coordinates(lacks, index, known)
-        entries = Entries.from_coordinates(
-            np.concatenate([rows, negative_rows]),
-            np.concatenate([columns, negative_columns]),
-            np.repeat(np.array([1, -1], np.int8), [len(rows), len(negative_rows)]),
-            num_rows=len(has),
-            num_classes=len(known),
-            default=-1 if rest == "negative" else 0,
-        )
-        return cls(entries, known, ids=ids, origin={"made_by": "from_lists", "rest": rest})
+        entries = entries_from_lists(present, absent, known, default=-1 if rest == "negative" else 0)
+        return cls(entries, known, ids=ids, origin={"created_by": "from_lists", "rest": rest})
 
     @classmethod
     def from_matrix(
-        cls,
-        matrix: Any,
-        classes: Iterable[str] | None = None,
-        ids: Ids = None,
-        coding: Literal["signed", "full", "positive"] = "signed",
+        cls, matrix: Any, classes: Iterable[str] | None = None, ids: Ids = None, coding: Coding = "signed"
     ) -> Labels:
-        """From an (N, L) matrix. Without `classes`, the columns are named "0", "1", …
+        """Create a table from a matrix.
 
-        `signed`: +1 positive, -1 negative, 0 unknown. `full`: 1 positive, 0 negative, NaN unknown.
-        `positive`: 1 positive, 0 unknown.
+        Parameters
+        ----------
+        matrix : array or tensor of shape (n_rows, n_classes)
+        classes : iterable of str, optional
+            Class names, in column order. Default: "0", "1", …
+        ids : iterable of str or int, optional
+            One distinct name per row.
+        coding : {"signed", "full", "positive"}
+            What the numbers mean:
+
+            - "signed": +1 positive, -1 negative, 0 unknown;
+            - "full": 1 positive, 0 negative, NaN unknown;
+            - "positive": 1 positive, 0 unknown.
+
+        Returns
+        -------
+        Labels
+
+        Raises
+        ------
+        InputError
+            If a value does not fit the coding.
+
+        Examples
+        --------
+        >>> Labels.from_matrix([[1, 0, -1]]).dense()
+        array([[ 1,  0, -1]], dtype=int8)
+        >>> Labels.from_matrix([[1, 0, float("nan")]], coding="full").dense()
+        array([[ 1, -1,  0]], dtype=int8)
+        >>> Labels.from_matrix([[1, 0, 0]], coding="positive").dense()
+        array([[1, 0, 0]], dtype=int8)
         """
         if coding not in CODINGS:
             raise InputError(f"coding is {coding!r}: it must be one of {', '.join(map(repr, CODINGS))}.")
         array = as_matrix(matrix)
-        num_rows, num_classes = array.shape
-        names = check_classes(map(str, range(num_classes)) if classes is None else classes)
-        if len(names) != num_classes:
-            raise InputError(f"there are {len(names)} class names for a matrix of {num_classes} columns.")
-
-        def blocks() -> Iterator[Int8]:
-            for rows in row_blocks(num_rows, num_classes):
-                yield signed_block(array[rows], coding, rows.start)
-
-        negatives_over_unknowns = sum(
-            int(np.count_nonzero(block == -1)) - int(np.count_nonzero(block == 0)) for block in blocks()
-        )
-        default = -1 if negatives_over_unknowns > 0 else 0
-        entries = Entries.from_blocks(blocks(), num_classes=num_classes, default=default)
-        return cls(entries, names, ids=ids, origin={"made_by": "from_matrix", "coding": coding})
+        names = check_classes(map(str, range(array.shape[1])) if classes is None else classes)
+        if len(names) != array.shape[1]:
+            raise InputError(f"there are {len(names)} class names, but the matrix has {array.shape[1]} columns.")
+        origin = {"created_by": "from_matrix", "coding": coding}
+        return cls(entries_from_matrix(array, coding), names, ids=ids, origin=origin)
 
     @classmethod
     def from_any(cls, values: Any, classes: Iterable[str] | None = None, ids: Ids = None) -> Labels:
-        """From whichever of these it is; what is none of them is refused.
+        """Create a table from any of the supported forms, which is detected.
 
-        - one text a row: `from_names`;
-        - a list of texts a row: `from_lists`, the rest unknown;
-        - one integer a row: `from_indices`, and `classes` must be given;
+        - one string per row: `from_names`;
+        - a list of strings per row: `from_lists`, the rest unknown;
+        - one integer per row: `from_indices`; `classes` is required;
         - a matrix with a -1: `from_matrix`, coding "signed";
         - a matrix with a NaN: coding "full";
         - a matrix of 0 and 1 with exactly one 1 in every row: coding "positive", so 0 is unknown;
         - any other matrix of 0 and 1: coding "full", so 0 is a verified negative.
 
-        The last two differ in what 0 means; name the coding in `from_matrix` where the rule is not yours.
+        The last two differ in what 0 means. Use `from_matrix` with a coding if this rule does not fit your data.
+
+        Parameters
+        ----------
+        values : list, array, tensor or Labels
+            Labels are returned unchanged.
+        classes : iterable of str, optional
+            Class names, in column order.
+        ids : iterable of str or int, optional
+            One distinct name per row.
+
+        Returns
+        -------
+        Labels
+
+        Raises
+        ------
+        InputError
+            If the form cannot be detected or a value does not fit it.
+
+        Examples
+        --------
+        >>> Labels.from_any(["cat", "dog"]).origin
+        {'created_by': 'from_names'}
+        >>> Labels.from_any([[1, 0], [1, 1]]).origin
+        {'created_by': 'from_matrix', 'coding': 'full'}
         """
         if isinstance(values, Labels):
             if classes is not None or ids is not None:
-                raise InputError("the values are Labels already: classes and ids cannot be given again.")
+                raise InputError("the values are a Labels table already: do not pass classes or ids.")
             return values
         if isinstance(values, str) or not hasattr(values, "__len__"):
-            raise InputError(f"labels cannot be read from a {type(values).__name__}: give one entry a row.")
-        # A list is looked at before numpy turns what stands beside a text into text.
+            raise InputError(f"labels cannot be read from a {type(values).__name__}: pass one entry per row.")
+        # NumPy would turn numbers beside a string into strings, so lists are examined first.
         array = as_array(values) if hasattr(values, "__array__") else None
         if array is None or array.dtype.kind in "OU":
             rows = list(values) if array is None else array.tolist()
-            said = [row for row in rows if not is_missing(row)]
-            if all(isinstance(row, str) for row in said):
-                return cls.from_names(rows, classes, ids)
-            if all(is_name_list(row) for row in said):
-                return cls.from_lists(rows, classes, ids)
-            if any(isinstance(row, str) for row in said):
-                row = next(i for i, value in enumerate(rows) if not isinstance(value, str) and not is_missing(value))
-                raise InputError(f"row {row} is {rows[row]!r} where others are texts: use Labels.from_lists.")
+            text = detect_text(rows)
+            if text is not None:
+                return cls.from_names(rows, classes, ids) if text == "names" else cls.from_lists(rows, classes, ids)
             array = as_array(rows)
         if array.ndim == 1 and array.dtype.kind in "iu":
             if classes is None:
-                raise InputError("one integer a row is a class index: pass classes, here or to Labels.from_indices.")
+                raise InputError("integers are class indices: pass classes too, here or to Labels.from_indices.")
             return cls.from_indices(array, classes, ids)
         if array.ndim == 2:
             array = as_matrix(array)
-            return cls.from_matrix(array, classes, ids, coding=_guess_coding(array))
+            return cls.from_matrix(array, classes, ids, coding=detect_coding(array))
         raise InputError(
-            f"labels cannot be guessed from an array of shape {array.shape} holding {array.dtype}: use "
+            f"labels cannot be detected in an array of shape {array.shape} holding {array.dtype}: use "
             "Labels.from_names, from_lists, from_indices or from_matrix."
         )
 
-    # Asking it
+    # Properties
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the L classes, in column order."""
+        """Names of the L classes, in column order."""
         return self._classes
 
     @property
     def ids(self) -> npt.NDArray[np.str_] | None:
-        """The rows' own names, where they have any; no two are equal."""
+        """Distinct names of the rows, or None."""
         return self._ids
 
     @property
     def origin(self) -> dict[str, Any]:
-        """How the table was made (JSON values; a copy)."""
+        """How the table was created (JSON values; a copy)."""
         origin: dict[str, Any] = json.loads(self._origin)
         return origin
 
@@ -279,84 +392,187 @@ class Labels:
 
     @property
     def num_classes(self) -> int:
+        """Number of classes, L."""
         return len(self._classes)
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(number of rows, number of classes)."""
         return len(self), self.num_classes
 
     @property
     def nbytes(self) -> int:
-        """Bytes held for the labels (without class names and ids)."""
+        """Bytes used by the labels, without class names and ids."""
         return self._store.nbytes
 
     @property
     def is_single_positive(self) -> bool:
-        """Every row has at most one known positive, and nothing else is known."""
+        """Whether every row has at most one known positive and nothing else is known."""
         return not isinstance(self._store, Entries)
 
     @property
     def is_full(self) -> bool:
-        """Nothing is unknown."""
+        """Whether no label is unknown."""
         return not self.entries().per_class(0).any()
 
+    # Reading
+
     def entries(self) -> Entries:
-        """The table as sparse rows."""
+        """Return the table as sparse rows.
+
+        Returns
+        -------
+        Entries
+
+        Examples
+        --------
+        >>> Labels.from_indices([2, 0], ["cat", "dog", "horse"]).entries().column
+        array([2, 0], dtype=int32)
+        """
         if isinstance(self._store, Entries):
             return self._store
         return Entries.from_single(self._store, self.num_classes)
 
     def batch(self, rows: Any, device: torch.device | str | None = None) -> torch.Tensor:
-        """The given rows as an int8 tensor (B, L) of +1, -1 and 0; only what is listed goes to the device."""
+        """Return some rows as a tensor, the form that losses take.
+
+        Parameters
+        ----------
+        rows : row numbers, or a mask of all rows
+        device : device, optional
+            Only the stored entries are copied to it, not the dense rows.
+
+        Returns
+        -------
+        Tensor of shape (len(rows), n_classes), int8
+            +1, -1 and 0.
+
+        Raises
+        ------
+        InputError
+            If a row number is out of range.
+
+        Examples
+        --------
+        >>> Labels.from_indices([2, 0], ["cat", "dog", "horse"]).batch([0])
+        tensor([[0, 0, 1]], dtype=torch.int8)
+        """
         part = self._take(row_indices(rows, len(self)))
         out = torch.full((len(part), self.num_classes), part.default, dtype=torch.int8, device=device)
         out.view(-1)[torch.from_numpy(part.flat()).to(out.device)] = torch.from_numpy(part.value).to(out.device)
         return out
 
     def dense(self, rows: Any = None) -> Int8:
-        """The given rows, or all, as an int8 array (B, L) of +1, -1 and 0."""
+        """Return some rows, or all, as an array.
+
+        Parameters
+        ----------
+        rows : row numbers, or a mask of all rows, optional
+            Default: all rows.
+
+        Returns
+        -------
+        array of shape (len(rows), n_classes), int8
+            +1, -1 and 0.
+
+        Raises
+        ------
+        InputError
+            If a row number is out of range.
+
+        Examples
+        --------
+        >>> Labels.from_lists([["cat"], ["dog"]], rest="negative").dense()
+        array([[ 1, -1],
+               [-1,  1]], dtype=int8)
+        """
         part = self.entries() if rows is None else self._take(row_indices(rows, len(self)))
         out = np.full((len(part), self.num_classes), part.default, np.int8)
         out.reshape(-1)[part.flat()] = part.value
         return out
 
     def positives(self) -> tuple[Int64, Int64]:
-        """(row, class) of every known positive, by row, then class."""
+        """Return the coordinates of every known positive, sorted by row, then class.
+
+        Returns
+        -------
+        rows, columns : arrays of int64
+
+        Examples
+        --------
+        >>> rows, columns = Labels.from_lists([["dog"], ["cat", "dog"]]).positives()
+        >>> rows, columns
+        (array([0, 1, 1]), array([1, 0, 1]))
+        """
         entries = self.entries()
         positive = entries.value == 1
         return entries.rows[positive], entries.column[positive].astype(np.int64)
 
     def single(self) -> Int32:
-        """The class index of each row's one positive, (N,) int32; -1 where there is none."""
+        """Return the class index of each row's single positive.
+
+        Returns
+        -------
+        array of shape (n_rows,), int32
+            -1 for rows without a positive.
+
+        Raises
+        ------
+        InputError
+            If a row has several positives or a known negative.
+
+        Examples
+        --------
+        >>> Labels.from_names(["dog", None, "cat"]).single()
+        array([ 1, -1,  0], dtype=int32)
+        """
         if not isinstance(self._store, Entries):
             return self._store.copy()
         more = np.flatnonzero(self._store.per_row(1) + self._store.per_row(-1) > 1)
         row = int(more[0]) if len(more) else int(np.flatnonzero(self._store.per_row(-1))[0])
         raise InputError(
-            f"row {row} has {self._store.per_row(1)[row]} known positives and "
-            f"{self._store.per_row(-1)[row]} known negatives: these are not single positive labels."
-        )
-
-    def refuse_other_classes(self, other: Labels, what: str) -> None:
-        """Columns of two tables mean the same only where their classes are the same, in the same order."""
-        if other.classes == self.classes:
-            return
-        if len(other.classes) != len(self.classes):
-            raise InputError(f"{what} has {len(other.classes)} classes, the labels to learn from {len(self.classes)}.")
-        pairs = zip(self.classes, other.classes, strict=True)
-        column, (mine, others) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
-        raise InputError(
-            f"{what} has other classes than the labels to learn from, or another order: column {column} is {others!r}, "
-            f"there {mine!r}."
+            f"row {row} has {self._store.per_row(1)[row]} known positives and {self._store.per_row(-1)[row]} known "
+            "negatives: these are not single positive labels. Use dense() or positives() instead."
         )
 
     def counts(self) -> LabelCounts:
-        """Known positives, known negatives and unknowns of every class."""
+        """Count the known positives, known negatives and unknown labels of every class.
+
+        Returns
+        -------
+        LabelCounts
+
+        Examples
+        --------
+        >>> counts = Labels.from_lists([["cat"], ["cat"]], ["cat", "dog"], negatives=[["dog"], []]).counts()
+        >>> counts.positives, counts.negatives, counts.unknowns
+        (array([2, 0]), array([0, 1]), array([0, 1]))
+        """
         entries = self.entries()
         return LabelCounts(entries.per_class(1), entries.per_class(-1), entries.per_class(0))
 
     def subset(self, rows: Any) -> Labels:
-        """A table of the given rows, in the given order. With ids no row can be taken twice."""
+        """Return a table of some rows, in the given order.
+
+        Parameters
+        ----------
+        rows : row numbers, or a mask of all rows
+            Without ids, a row may occur several times.
+
+        Returns
+        -------
+        Labels
+
+        Raises
+        ------
+        InputError
+            If a row number is out of range, or a row with an id occurs twice.
+
+        Examples
+        --------
+        >>> Labels.from_names(["dog", "cat", "cat"]).subset([2, 0]).single()
+        array([0, 1], dtype=int32)
+        """
         index = row_indices(rows, len(self))
         store = self._store.take(index) if isinstance(self._store, Entries) else self._store[index]
         before = self.origin
@@ -365,12 +581,58 @@ class Labels:
         ids = None if self._ids is None else self._ids[index]
         return Labels(store, self._classes, ids=ids, origin=origin)
 
+    def check_same_classes(self, other: Labels, name: str) -> None:
+        """Check that another table has the same classes in the same order.
+
+        Parameters
+        ----------
+        other : Labels
+        name : str
+            What the error message calls the other table.
+
+        Raises
+        ------
+        InputError
+            If the classes differ.
+
+        Examples
+        --------
+        >>> labels = Labels.from_names(["cat", "dog"])
+        >>> labels.check_same_classes(labels.subset([1]), "the test table")
+        """
+        if other.classes == self.classes:
+            return
+        if len(other.classes) != len(self.classes):
+            raise InputError(
+                f"{name} has {len(other.classes)} classes, but the training labels have {len(self.classes)}."
+            )
+        pairs = zip(self.classes, other.classes, strict=True)
+        column, (ours, theirs) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+        raise InputError(
+            f"{name} must have the classes of the training labels in the same order: column {column} is {theirs!r}, "
+            f"but {ours!r} in the training labels."
+        )
+
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of classes and labels; ids and origin do not enter. Equal tables have equal ones."""
+        """Return the SHA-256 of classes and labels as hexadecimal digits.
+
+        Ids and origin are not included. Equal tables have equal fingerprints.
+
+        Returns
+        -------
+        str
+
+        Examples
+        --------
+        >>> one = Labels.from_names(["cat", "dog"])
+        >>> other = Labels.from_indices([0, 1], ["cat", "dog"])
+        >>> one.fingerprint() == other.fingerprint()
+        True
+        """
         entries = self.entries()
-        digest = hashlib.sha256(json.dumps([_FORMAT, len(self), entries.default, self._classes]).encode())
-        for array, kind in ((entries.start, "<i8"), (entries.column, "<i4"), (entries.value, "i1")):
-            digest.update(array.astype(kind, copy=False).tobytes())
+        digest = hashlib.sha256(json.dumps([FORMAT, len(self), entries.default, self._classes]).encode())
+        for array, dtype in ((entries.start, "<i8"), (entries.column, "<i4"), (entries.value, "i1")):
+            digest.update(array.astype(dtype, copy=False).tobytes())
         return digest.hexdigest()
 
     def __repr__(self) -> str:
@@ -385,54 +647,51 @@ class Labels:
             return self._store.take(rows)
         return Entries.from_single(self._store[rows], self.num_classes)
 
-    # Keeping it
+    # Files
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one .npz file atomically."""
-        header: dict[str, Any] = {"format": _FORMAT, "classes": self._classes, "origin": self.origin}
-        arrays: dict[str, npt.NDArray[Any]] = {}
-        if isinstance(self._store, Entries):
-            header["default"] = self._store.default
-            arrays |= {"start": self._store.start, "column": self._store.column, "value": self._store.value}
-        else:
-            arrays["single"] = self._store
-        if self._ids is not None:
-            arrays["ids"] = self._ids
-        arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        with atomic_path(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        """Write the table to one .npz file, atomically.
+
+        Parameters
+        ----------
+        path : path-like
+            An existing file is replaced.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> labels = Labels.from_names(["cat", "dog"])
+        >>> with TemporaryDirectory() as folder:
+        ...     labels.save(f"{folder}/labels.npz")
+        ...     Labels.load(f"{folder}/labels.npz")
+        Labels(2 rows × 2 classes: 2 positive, 0 negative, 2 unknown)
+        """
+        write_table(path, self._store, self._classes, self._ids, self.origin)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Labels:
-        """Read what `save` wrote. Nothing in the file is executed."""
-        if not Path(path).is_file():
-            raise InputError(f"{path}: there is no such file.")
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            header = json.loads(arrays["header"].tobytes())
-            if header["format"] != _FORMAT:
-                raise InputError(f"its format is {header['format']!r}, not {_FORMAT!r}.")
-            if "single" in arrays:
-                entries = Entries.from_single(arrays["single"].astype(np.int32), len(header["classes"]))
-            else:
-                entries = Entries(
-                    arrays["start"].astype(np.int64),
-                    arrays["column"].astype(np.int32),
-                    arrays["value"].astype(np.int8),
-                    int(header["default"]),
-                    len(header["classes"]),
-                )
-            entries.check()
-            return cls.from_entries(entries, header["classes"], ids=arrays.get("ids"), origin=header["origin"])
-        except _UNREADABLE as error:
-            raise InputError(f"{path}: this is not a file of labels that can be read ({error})") from error
+        """Read a table that `save` wrote. Nothing in the file is executed.
 
+        Parameters
+        ----------
+        path : path-like
 
-def _guess_coding(matrix: npt.NDArray[Any]) -> Literal["signed", "full", "positive"]:
-    blocks = [matrix[rows] for rows in row_blocks(*matrix.shape)]
-    if any((block == -1).any() for block in blocks):
-        return "signed"
-    if any((block != block).any() for block in blocks):  # NaN
-        return "full"
-    return "positive" if all((block.sum(axis=1) == 1).all() for block in blocks) else "full"
+        Returns
+        -------
+        Labels
+
+        Raises
+        ------
+        InputError
+            If the file does not exist, is damaged or holds something else.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     Labels.from_names(["cat", "dog"]).save(f"{folder}/labels.npz")
+        ...     Labels.load(f"{folder}/labels.npz").classes
+        ('cat', 'dog')
+        """
+        table = read_table(path)
+        return cls(table.entries, table.classes, ids=table.ids, origin=table.origin)

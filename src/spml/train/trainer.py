@@ -89,7 +89,7 @@ class Trainer:
         self.method, self.training, self.validation, self.k = method, training, validation, k
         check_labels(method, training.labels)
         if validation is not None:
-            training.labels.refuse_other_classes(validation.labels, "validation")
+            training.labels.check_same_classes(validation.labels, "validation")
         self.processes = Processes()
         self.device = choose_device(device)
         if self.device.type == "cuda" and self.processes.count > 1:

@@ -85,7 +85,7 @@ class HeadResult:
         """
         rows, table = self._rows(features), KnownTruth(truth, self.weight.device)
         if self.labels is not None and isinstance(truth, Labels):
-            self.labels.refuse_other_classes(truth, "the truth")
+            self.labels.check_same_classes(truth, "the truth")
         if table.shape != (len(rows), len(self.bias)):
             raise InputError(f"the truth is a table of {table.shape}, expected {(len(rows), len(self.bias))}")
         precision = class_precision(rows, self.weight.T, self.bias, table)

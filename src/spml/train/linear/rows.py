@@ -129,7 +129,7 @@ class Tables:
             if table is not None and table.shape != labels.shape:
                 raise InputError(f"{name} is a table of {table.shape}, but labels one of {labels.shape}")
             if table is not None:
-                labels.refuse_other_classes(table, name)
+                labels.check_same_classes(table, name)
         self.labels, self.shape = labels, labels.shape
         self._given = {"positives": labels, "full": full or labels, "negatives": negatives or labels}
         self._device = device

@@ -71,7 +71,7 @@ def train_heads(
         raise InputError("early_stopping needs validation: give features and their true labels")
     store.check_finite()
     if validation is not None and isinstance(validation[1], Labels):
-        labels.refuse_other_classes(validation[1], "validation")
+        labels.check_same_classes(validation[1], "validation")
     judge = None if validation is None else Judge(*validation, store.dim, labels.num_classes, selection, target)
     tables = Tables(labels, full_labels, negatives_labels, target)
     task = Task(Rows(store, target), tables, epochs, k, target)

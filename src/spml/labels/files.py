@@ -1,0 +1,83 @@
+"""Label tables as .npz files. Nothing in a file is executed when it is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spml.atomic import atomic_path
+from spml.errors import InputError
+from spml.labels.entries import Entries, Int32
+from spml.labels.inputs import check_classes, check_ids
+
+FORMAT = "spml labels 1"
+_UNREADABLE = (
+    *(ValueError, KeyError, IndexError, TypeError, AttributeError, OSError, EOFError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+
+class StoredTable(NamedTuple):
+    """The content of a file."""
+
+    entries: Entries
+    classes: tuple[str, ...]
+    ids: npt.NDArray[np.str_] | None
+    origin: dict[str, Any]
+
+
+def write_table(
+    path: str | os.PathLike[str],
+    store: Int32 | Entries,
+    classes: Sequence[str],
+    ids: npt.NDArray[np.str_] | None,
+    origin: dict[str, Any],
+) -> None:
+    """Write a table atomically."""
+    header: dict[str, Any] = {"format": FORMAT, "classes": classes, "origin": origin}
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    if isinstance(store, Entries):
+        header["default"] = store.default
+        arrays |= {"start": store.start, "column": store.column, "value": store.value}
+    else:
+        arrays["single"] = store
+    if ids is not None:
+        arrays["ids"] = ids
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def read_table(path: str | os.PathLike[str]) -> StoredTable:
+    """Read what `write_table` wrote and check it."""
+    if not Path(path).is_file():
+        raise InputError(f"{path}: no such file.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(arrays["header"].tobytes())
+        if header["format"] != FORMAT:
+            raise InputError(f"its format is {header['format']!r}, not {FORMAT!r}.")
+        if "single" in arrays:
+            entries = Entries.from_single(arrays["single"].astype(np.int32), len(header["classes"]))
+        else:
+            entries = Entries(
+                arrays["start"].astype(np.int64),
+                arrays["column"].astype(np.int32),
+                arrays["value"].astype(np.int8),
+                int(header["default"]),
+                len(header["classes"]),
+            )
+        entries.check()
+        ids = check_ids(arrays.get("ids"), len(entries))
+        return StoredTable(entries, check_classes(header["classes"]), ids, header["origin"])
+    except _UNREADABLE as error:
+        raise InputError(f"{path}: not a readable file of labels ({error})") from error
