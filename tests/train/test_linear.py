@@ -428,13 +428,13 @@ def test_more_that_cannot_be_trained(task: Task) -> None:
 def test_classes_in_another_order_are_refused(task: Task) -> None:
     names = task.labels.classes
     turned = Labels.from_matrix(task.labels.dense(), names[::-1])
-    sentence = f"or another order: column 0 is '{names[-1]}', there '{names[0]}'"
-    with pytest.raises(InputError, match=f"^validation has other classes .* {sentence}"):
+    sentence = f"in the same order: column 0 is '{names[-1]}', but '{names[0]}' in the training labels"
+    with pytest.raises(InputError, match=f"^validation must have the classes .* {sentence}"):
         task.train([HeadSpec("an")], validation=(task.features, turned))
-    with pytest.raises(InputError, match=f"^full_labels has other classes .* {sentence}"):
+    with pytest.raises(InputError, match=f"^full_labels must have the classes .* {sentence}"):
         task.train([HeadSpec("an")], full_labels=turned)
     (head,) = task.train([HeadSpec("an")], epochs=1)
-    with pytest.raises(InputError, match=f"^the truth has other classes .* {sentence}"):
+    with pytest.raises(InputError, match=f"^the truth must have the classes .* {sentence}"):
         head.average_precision(task.features, turned)
     with pytest.raises(InputError, match="2 features a row, but the head learned from"):
         head.score(task.features[:, :2])
