@@ -119,10 +119,10 @@ def test_float64_that_float32_cannot_hold(wrap):
 @pytest.mark.parametrize(
     ("values", "word"),
     [
-        (np.zeros(4), "rows and columns"),
-        (np.zeros((2, 3, 4)), "rows and columns"),
-        (np.zeros((0, 4)), "there are no rows in it"),
-        (np.zeros((4, 0)), "there are no features in it"),
+        (np.zeros(4), "must be a matrix"),
+        (np.zeros((2, 3, 4)), "must be a matrix"),
+        (np.zeros((0, 4)), "the matrix has no rows"),
+        (np.zeros((4, 0)), "the matrix has no features"),
         (np.zeros((2, 2), complex), "complex128"),
         (np.array([["a", "b"]]), "real numbers"),
         (np.array([[1, None]], dtype=object), "object"),
@@ -147,7 +147,7 @@ def test_bad_files(tmp_path):
     with pytest.raises(InputError, match="several arrays"):
         FeatureStore(tmp_path / "many.npz")
     np.save(tmp_path / "number.npy", np.float32(3))
-    with pytest.raises(InputError, match=r"number\.npy: features are a matrix of rows and columns, not \(\)"):
+    with pytest.raises(InputError, match=r"number\.npy: features must be a matrix, not of shape \(\)"):
         FeatureStore(tmp_path / "number.npy")
     np.save(tmp_path / "cut.npy", np.zeros((100, 100)))
     with (tmp_path / "cut.npy").open("r+b") as file:
@@ -270,3 +270,18 @@ def test_how_frequent_labels_are_is_learned_as_soon_as_what_they_look_like(tmp_p
     said = torch.sigmoid(classifier.eval()(torch.zeros(1, 400)).logits)[0]
     assert said[3] < 0.15, said
     assert (said[:3] > said[3]).all()
+
+
+def test_fingerprint_depends_on_the_numbers_not_on_how_they_are_stored(tmp_path):
+    values = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float16)
+    before = FeatureStore(values).fingerprint()
+    np.save(tmp_path / "x.npy", values.astype(np.float64))
+    on_device = FeatureStore(torch.from_numpy(values))
+    on_device.to_device("cpu")
+    for other in (values.astype(np.float32), tmp_path / "x.npy", scipy.sparse.csr_matrix(values.astype(np.float32))):
+        assert FeatureStore(other).fingerprint() == before
+    assert on_device.fingerprint() == before
+    assert FeatureStore(values[::-1]).fingerprint() != before
+    assert FeatureStore(values.reshape(3, 7)).fingerprint() != before
+    values[6, 2] += 1
+    assert FeatureStore(values).fingerprint() != before

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import multiprocessing.process
 import os
+import shutil
 import time
 import zipfile
 from pathlib import Path
@@ -14,8 +15,12 @@ import pytest
 import torch
 from PIL import Image
 
+from spml.data.stores import decode as decode_module
+from spml.data.stores import free_memory as free_memory_module
 from spml.data.stores import images as module
-from spml.data.stores.images import ImageStore, decode, free_memory
+from spml.data.stores.decode import decode
+from spml.data.stores.free_memory import free_memory
+from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 
 
@@ -93,7 +98,7 @@ def test_large_jpeg_decoded_small_looks_the_same():
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation(kind, orientation):
-    seen = photo(24, 24)  # what a viewer shows
+    shown = photo(24, 24)  # what a viewer shows
     back = [
         None,
         Image.Transpose.FLIP_LEFT_RIGHT,
@@ -104,11 +109,11 @@ def test_orientation(kind, orientation):
         Image.Transpose.TRANSVERSE,
         Image.Transpose.ROTATE_270,
     ][orientation - 1]
-    stored = seen if back is None else seen.transpose(back)
+    stored = shown if back is None else shown.transpose(back)
     exif = Image.Exif()
     exif[0x0112] = orientation
     out = decode(encoded(stored, kind, exif=exif, quality=95), 24)
-    assert np.abs(out.astype(int) - planes(seen)).mean() < 4
+    assert np.abs(out.astype(int) - planes(shown)).mean() < 4
 
 
 def test_modes_become_rgb():
@@ -170,7 +175,7 @@ def test_missing_file_and_folder(tmp_path):
 def test_bomb_is_refused_from_its_header(tmp_path, monkeypatch):
     path = tmp_path / "bomb.png"
     Image.new("1", (12000, 12000)).save(path)
-    monkeypatch.setattr(module, "_square", lambda *_: pytest.fail("it was decoded"))
+    monkeypatch.setattr(decode_module, "_square", lambda *_: pytest.fail("it was decoded"))
     with pytest.raises(
         InputError, match=r"bomb\.png: it has 12000×12000 = 144000000 pixels, over the limit of 134217728"
     ):
@@ -199,6 +204,19 @@ def test_settings(size, policy, word):
 
 
 # the store
+
+
+def record_decoding(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the images that are decoded from now on."""
+    decoded: list[str] = []
+    decode_image = module.decode_image
+
+    def record(source: str, *settings: object) -> np.ndarray:
+        decoded.append(source)
+        return decode_image(source, *settings)
+
+    monkeypatch.setattr(module, "decode_image", record)
+    return decoded
 
 
 def stores(folder: list[Path], tmp_path: Path) -> dict[str, ImageStore]:
@@ -238,20 +256,18 @@ def test_a_batch_is_the_callers_own(folder):
 
 
 def test_memory_decodes_once_and_stream_each_time(folder, monkeypatch):
-    seen: list[str] = []
-    real = module._decode
-    monkeypatch.setattr(module, "_decode", lambda source, *rest: (seen.append(str(source)), real(source, *rest))[1])
+    decoded = record_decoding(monkeypatch)
     store = ImageStore(folder, 16, cache_limit=7 * 3 * 256)
     store.batch([1, 1, 2])
-    assert sorted(seen) == [str(folder[1]), str(folder[2])]
+    assert sorted(decoded) == [str(folder[1]), str(folder[2])]
     store.prepare()
     store.batch(range(7))
-    assert len(seen) == 7
+    assert len(decoded) == 7
     stream = ImageStore(folder, 16, cache_limit=7 * 3 * 256 - 1)
     stream.prepare()
-    assert len(seen) == 7
+    assert len(decoded) == 7
     stream.batch([1, 1, 2])
-    assert len(seen) == 10
+    assert len(decoded) == 10
 
 
 def test_members_of_zip_files(folder, tmp_path):
@@ -398,8 +414,8 @@ def test_free_memory_is_within_every_control_group(tmp_path, monkeypatch, own, g
         (tmp_path / path).mkdir(parents=True, exist_ok=True)
         for name, text in zip((*names, "memory.stat"), (limit, used, held), strict=True):
             (tmp_path / path / name).write_text(text + "\n")
-    monkeypatch.setattr(module, "_GROUPS", tmp_path)
-    monkeypatch.setattr(module, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(free_memory_module, "_GROUPS", tmp_path)
+    monkeypatch.setattr(free_memory_module, "_OWN_GROUPS", tmp_path / "own")
     before = free_memory()  # of the machine: there is no such file
     (tmp_path / "own").write_text(own + "\n")
     assert free_memory() == free if free is not None else free_memory() > before // 2
@@ -416,7 +432,7 @@ def test_second_run_decodes_nothing(folder, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     expected = ImageStore(folder, 16, cache_path=cache).batch(range(7))
     assert cached(cache) == [".json", ".npy"]
-    monkeypatch.setattr(module, "_decode", lambda *_: pytest.fail("it decoded again"))
+    monkeypatch.setattr(module, "decode_image", lambda *_: pytest.fail("it decoded again"))
     assert torch.equal(ImageStore(folder, 16, cache_path=cache).batch(range(7)), expected)
 
 
@@ -453,7 +469,7 @@ def test_damaged_file_is_made_again(folder, tmp_path, damage):
 
 def test_no_space_left(folder, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10}))
     with pytest.raises(InputError, match="no space left for the decoded images: they take 5376 bytes, 10 are free"):
         ImageStore(folder, 16, cache_path=cache).prepare()
     assert list(cache.iterdir()) == []
@@ -473,7 +489,7 @@ def test_disk_full_in_the_middle(folder, tmp_path, monkeypatch):
 
 def prepare_slowly(folder: list[Path], cache: Path, log: Path, last: int | None) -> None:
     """In a process of its own: decode, a line in the log for every image, then "done"; at the `last` wait for good."""
-    real = module._decode
+    real = module.decode_image
 
     def slow(*arguments: object) -> np.ndarray:
         with log.open("a") as file:
@@ -483,7 +499,7 @@ def prepare_slowly(folder: list[Path], cache: Path, log: Path, last: int | None)
         time.sleep(0.05)
         return real(*arguments)
 
-    module._decode = slow
+    module.decode_image = slow
     ImageStore(folder, 16, cache_path=cache, workers=1).prepare()
     with log.open("a") as file:
         file.write("done\n")
@@ -560,29 +576,25 @@ def test_reading_gives_every_batch_and_its_images(folder, tmp_path, where, first
 
 
 def test_reading_decodes_the_next_batch_meanwhile_and_nothing_twice(folder, monkeypatch):
-    seen: list[str] = []
-    real = module._decode
-    monkeypatch.setattr(module, "_decode", lambda source, *rest: (seen.append(str(source)), real(source, *rest))[1])
+    decoded = record_decoding(monkeypatch)
     store = ImageStore(folder, 16, cache_limit=0, workers=2)
     reading = store.reading(np.arange(7), 3)
     next(reading)
     for batch in store._coming:
         batch.wait()
-    assert sorted(seen) == [str(path) for path in folder[:6]]
+    assert sorted(decoded) == [str(path) for path in folder[:6]]
     store.batch([0, 1, 2])
     store.batch([6])  # one that was not asked for is decoded at once
     next(reading)
     store.batch([3, 4, 5])
     store.batch([6])
-    assert sorted(seen) == sorted(map(str, [*folder, folder[6]]))
+    assert sorted(decoded) == sorted(map(str, [*folder, folder[6]]))
     reading.close()
     assert not store._coming
 
 
 def test_reading_a_share_decodes_no_more_than_it(folder, monkeypatch):
-    seen: list[str] = []
-    real = module._decode
-    monkeypatch.setattr(module, "_decode", lambda source, *rest: (seen.append(str(source)), real(source, *rest))[1])
+    decoded = record_decoding(monkeypatch)
     store, rows = ImageStore(folder, 16, cache_limit=0), np.arange(7)[::-1]
 
     def second_half(total: int) -> np.ndarray:
@@ -591,7 +603,7 @@ def test_reading_a_share_decodes_no_more_than_it(folder, monkeypatch):
     for number in store.reading(rows, 4, share=second_half):
         part = rows[4 * number : 4 * number + 4]
         store.batch(part[second_half(len(part))])
-    assert sorted(seen) == [str(folder[row]) for row in (0, 1, 3, 4)]
+    assert sorted(decoded) == [str(folder[row]) for row in (0, 1, 3, 4)]
 
 
 def test_a_bad_image_that_was_read_ahead_is_named_when_it_is_asked_for(folder):
@@ -613,3 +625,17 @@ def test_a_large_batch_is_copied_by_several_threads(folder, monkeypatch):
     assert torch.equal(parts.batch(rows), whole.batch(rows))
     assert torch.equal(parts.batch(rows[:1]), whole.batch(rows[:1]))
     assert parts.batch([]).shape == (0, 3, 16, 16)
+
+
+def test_fingerprint_depends_on_content_not_on_place(folder, tmp_path):
+    before = ImageStore(folder, 16).fingerprint()
+    copies = [Path(shutil.copy(path, tmp_path / f"copy of {path.name}")) for path in folder]
+    assert ImageStore(copies, 8, cache_limit=0).fingerprint() == before
+    assert ImageStore(folder[::-1], 16).fingerprint() != before
+    folder[3].write_bytes(folder[3].read_bytes() + b" ")
+    assert ImageStore(folder, 16).fingerprint() != before
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 8, 8), dtype=np.uint8)
+    of_array = ImageStore.from_array(pixels).fingerprint()
+    assert ImageStore.from_array(pixels.copy()).fingerprint() == of_array
+    pixels[4, 2, 7, 7] ^= 1
+    assert ImageStore.from_array(pixels).fingerprint() != of_array

@@ -26,6 +26,7 @@ from spml.calibration import expected_f1_thresholds
 from spml.data.formats.folder import from_folder
 from spml.data.stores import features as features_module
 from spml.data.stores import images as images_module
+from spml.data.stores import windows as windows_module
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
@@ -215,7 +216,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, np.nda
     matrix = np.random.default_rng(0).standard_normal((500, 8)).astype(np.float16)
     row = matrix.nbytes // 500
     for name, rows in {"_LARGE": 100, "_WINDOW": 100, "_PIECE": 6, "_GAP": 2}.items():
-        monkeypatch.setattr(features_module, name, rows * row)
+        monkeypatch.setattr(windows_module, name, rows * row)
     np.save(tmp_path / "large.npy", matrix)
     return tmp_path / "large.npy", matrix
 
@@ -284,7 +285,7 @@ def test_windows_leave_out_what_lies_between_rows_far_apart(
     matrix = np.random.default_rng(0).standard_normal((3000, 515)).astype(dtype)
     row = matrix.nbytes // 3000
     for name, rows in {"_LARGE": 100, "_WINDOW": 200, "_PIECE": 16, "_GAP": 20, "_RUN": 120}.items():
-        monkeypatch.setattr(features_module, name, rows * row)
+        monkeypatch.setattr(windows_module, name, rows * row)
     np.save(tmp_path / "large.npy", matrix)
     store, rows = FeatureStore(tmp_path / "large.npy"), np.arange(5, 3000, every)
     assert store._windows is not None
@@ -294,7 +295,7 @@ def test_windows_leave_out_what_lies_between_rows_far_apart(
             part = ordered[number * 10 : (number + 1) * 10]
             assert torch.equal(store.batch(part), torch.from_numpy(matrix[part].astype(np.float32)))
     spaces = [len(memory._space) for memory in store._windows._memory]
-    assert max(spaces) < 2.2 * 200 * row + 120 * row + (200 // 16 + 2) * 2 * features_module._ALIGNED
+    assert max(spaces) < 2.2 * 200 * row + 120 * row + (200 // 16 + 2) * 2 * windows_module.ALIGNED
 
 
 @pytest.mark.parametrize("how", ["as it is", "refused at opening", "refused at reading"])
@@ -323,10 +324,10 @@ def test_pieces_are_read_past_the_cache_where_that_is_allowed(
 
     monkeypatch.setattr(os, "open", refuse_opening)
     monkeypatch.setattr(os, "preadv", refuse_reading)
-    space = features_module._Memory().hold(5 * features_module._ALIGNED)
-    with features_module._RunReader(str(path)) as reader:
+    space = windows_module.AlignedMemory().hold(5 * windows_module.ALIGNED)
+    with windows_module.RunReader(str(path)) as reader:
         for first, least, room in ((0, 10, 1), (4096, 4096, 1), (4096, 9000, 3), (16384, 3616, 1), (0, 20_000, 5)):
-            into = memoryview(space[: room * features_module._ALIGNED])
+            into = memoryview(space[: room * windows_module.ALIGNED])
             assert reader.read(first, least, into)
             assert bytes(into[:least]) == content[first : first + least]
         assert not reader.read(16384, 3617, into)
@@ -408,7 +409,7 @@ def test_images_beyond_the_limit_are_held_two_batches_at_a_time(
             held += images
             most = max(most, held)
 
-    decode, room = images_module._decode, ImageStore._room
+    decode, room = images_module.decode_image, ImageStore._empty_batch
 
     def decoded(*arguments: Any) -> np.ndarray:
         pixels = decode(*arguments)
@@ -422,8 +423,8 @@ def test_images_beyond_the_limit_are_held_two_batches_at_a_time(
         weakref.finalize(out, count, -rows)
         return out
 
-    monkeypatch.setattr(images_module, "_decode", decoded)
-    monkeypatch.setattr(ImageStore, "_room", made)
+    monkeypatch.setattr(images_module, "decode_image", decoded)
+    monkeypatch.setattr(ImageStore, "_empty_batch", made)
     parts = [Examples(store, rows, dataset.labels.subset(rows)) for rows in (dataset.train, dataset.validation)]
     settings = TrainSettings(epochs=2, batch_size=batch, evaluation_batch=batch)
     torch.manual_seed(0)

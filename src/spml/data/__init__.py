@@ -4,8 +4,9 @@ from spml.data.augment import ViewParameters, ViewSettings
 from spml.data.dataset import Dataset, Truth, truth_closed
 from spml.data.detect import open_data
 from spml.data.formats.pack import Pack, load_pack
+from spml.data.stores.decode import decode
 from spml.data.stores.features import FeatureStore
-from spml.data.stores.images import BadImage, ImageStore, decode
+from spml.data.stores.images import BadImage, ImageStore
 
 __all__ = [
     "BadImage",

@@ -14,8 +14,10 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from spml.data.stores.decode import FilePath, Policy
 from spml.data.stores.features import FeatureStore
-from spml.data.stores.images import FilePath, ImageStore, OnBadImage, Policy, Source
+from spml.data.stores.image_sources import Source
+from spml.data.stores.images import ImageStore, OnBadImage
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.labels.inputs import row_indices

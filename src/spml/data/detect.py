@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from spml.data.dataset import Dataset, ImageOptions
 from spml.data.formats.voc import voc_root
-from spml.data.stores.images import SUFFIXES, FilePath
+from spml.data.stores.decode import SUFFIXES, FilePath
 from spml.errors import InputError
 
 

@@ -22,8 +22,9 @@ from scipy.sparse import issparse
 
 from spml.data.formats import columns
 from spml.data.formats.folder import hidden
+from spml.data.stores.decode import SUFFIXES, Policy, decode
 from spml.data.stores.features import FeatureStore, first_not_finite
-from spml.data.stores.images import SUFFIXES, ImageStore, Policy, decode
+from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 
 IMAGES_PER_BLOCK, FEATURE_ROWS_PER_BLOCK = 32, 4096

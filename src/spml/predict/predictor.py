@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from spml.data.stores.images import Policy
+from spml.data.stores.decode import Policy
 from spml.errors import InputError
 from spml.models import Classifier
 from spml.models.feature_classifier import FeatureClassifier

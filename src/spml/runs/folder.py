@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.data.detect import open_data
+from spml.data.stores.decode import SUFFIXES
 from spml.data.stores.features import FeatureStore
-from spml.data.stores.images import SUFFIXES, ImageStore
+from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.models import Classifier, classifier_from_description

@@ -19,7 +19,8 @@ from spml.data.formats.official import (
     with_count_notes,
 )
 from spml.data.formats.user_data import from_known
-from spml.data.stores.images import FilePath, ImageStore
+from spml.data.stores.decode import FilePath
+from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Entries, Labels
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from spml.data.stores.images import SUFFIXES
+from spml.data.stores.decode import SUFFIXES
 from spml.errors import InputError
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq")

@@ -12,7 +12,8 @@ from typing import NamedTuple, Unpack
 
 from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions
 from spml.data.formats.user_data import SPLITS, from_known
-from spml.data.stores.images import SUFFIXES, FilePath, ImageStore
+from spml.data.stores.decode import SUFFIXES, FilePath
+from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Labels
 

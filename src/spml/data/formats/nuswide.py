@@ -18,7 +18,7 @@ from spml.data.formats.official import (
     need_images,
     with_count_notes,
 )
-from spml.data.stores.images import FilePath
+from spml.data.stores.decode import FilePath
 from spml.errors import InputError
 from spml.labels import Labels
 

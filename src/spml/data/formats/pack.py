@@ -26,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.data.dataset import PARTS, PHOTO_SIZE, Dataset, ImageOptions, Truth
+from spml.data.stores.decode import SUFFIXES, FilePath
 from spml.data.stores.features import FeatureStore
-from spml.data.stores.images import SUFFIXES, FilePath, ImageStore
+from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.labels.inputs import row_indices

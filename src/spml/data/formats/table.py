@@ -13,8 +13,9 @@ from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, read_lines
 from spml.data.formats import columns
 from spml.data.formats import label_cells as cells
 from spml.data.formats.user_data import SPLITS, from_known
+from spml.data.stores.decode import FilePath
 from spml.data.stores.features import FeatureStore
-from spml.data.stores.images import FilePath, ImageStore
+from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Labels
 

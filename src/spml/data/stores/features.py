@@ -1,42 +1,46 @@
-"""Features in: the rows of a matrix, from memory, a mapped file, sparse rows or the device."""
+"""Features by row: from memory, a mapped file, a sparse matrix or the device."""
 
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import zlib
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from numpy.lib.stride_tricks import sliding_window_view
 
+from spml.data.stores.windows import MappedPages, windows_of
 from spml.errors import InputError
 from spml.labels.inputs import row_indices
 
-_BLOCK = 2**22  # features looked at at one time
-
-_LARGE = 2**30  # bytes: a file up to this size is shuffled whole, for any machine holds it
-_WINDOW = 2**27  # bytes of a larger one that are read ahead and shuffled together
-_PIECE = 2**19  # bytes of neighbouring rows that stay together in a window
-_RUN = 2**22  # bytes that are read at one time, at most
-_GAP = 2**16  # bytes between two rows that are read with them rather than left out
-_ALIGNED = 2**12  # bytes: reads past the system's cache start and end at multiples of it
-
-_SPARSE = 8  # rows in ascending order are a sequence if they are at least every eighth
+_BLOCK = 2**22  # features that are checked or copied at a time
 
 
 class FeatureStore:
-    """N rows of `dim` features, given out as float32.
+    """N rows of `dim` features, returned as float32.
 
-    From a numpy array or mapped file (neither is copied), the path of a `.npy` file (mapped, so it may be larger
-    than memory), a scipy sparse matrix (a batch is made dense) or a torch tensor. Any real type.
+    Parameters
+    ----------
+    values : array, tensor, scipy sparse matrix or path of a .npy file, shape (N, dim)
+        Any real type. Arrays are not copied. Files are mapped, so they may be larger than memory; the rows of files
+        of more than 1 GiB are shuffled within windows (see `order`). Batches of sparse matrices are dense.
+
+    Raises
+    ------
+    InputError
+        If the values are not a matrix of real numbers with at least one row and one column.
+
+    Examples
+    --------
+    >>> store = FeatureStore(np.eye(3, dtype=np.float16))
+    >>> store
+    FeatureStore(3 rows of 3 features, in memory)
+    >>> store.batch([2, 0])
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
     """
 
     def __init__(self, values: Any) -> None:
@@ -57,22 +61,22 @@ class FeatureStore:
             real = self._array.dtype.kind in "fiub"
         source = self._tensor if self._tensor is not None else self._array
         if not real:
-            raise InputError(f"{self._name}: features are real numbers, not {source.dtype}.")
+            raise InputError(f"{self._name}: features must be real numbers, not {source.dtype}.")
         if len(source.shape) == 2 and 0 in source.shape:
-            raise InputError(f"{self._name}: there are no {'rows' if source.shape[0] == 0 else 'features'} in it.")
+            raise InputError(f"{self._name}: the matrix has no {'rows' if source.shape[0] == 0 else 'features'}.")
         if len(source.shape) != 2:
-            raise InputError(f"{self._name}: features are a matrix of rows and columns, not {tuple(source.shape)}.")
+            raise InputError(f"{self._name}: features must be a matrix, not of shape {tuple(source.shape)}.")
         self._shape: tuple[int, int] = (int(source.shape[0]), int(source.shape[1]))
-        self._pages = _Pages(self._array) if self._name != "the features" else None
-        large = self._pages is not None and self._array.flags.c_contiguous and self.nbytes > _LARGE
-        self._windows = _Windows(self._array) if large and not self._array.offset % self._array.itemsize else None
+        mapped = self._name != "the features"
+        self._pages = MappedPages(self._array) if mapped else None
+        self._windows = windows_of(self._array) if mapped else None
 
     def __len__(self) -> int:
         return self._shape[0]
 
     @property
     def dim(self) -> int:
-        """Features a row."""
+        """Features per row."""
         return self._shape[1]
 
     @property
@@ -85,7 +89,7 @@ class FeatureStore:
 
     @property
     def good_rows(self) -> npt.NDArray[np.int64]:
-        """All rows: features that cannot be used are an error, never skipped."""
+        """All rows: features that cannot be used raise an error and are never skipped."""
         return np.arange(len(self))
 
     def __repr__(self) -> str:
@@ -99,11 +103,17 @@ class FeatureStore:
         return self._array is not None and not isinstance(self._array, np.ndarray)
 
     def prepare(self, progress: bool = False) -> None:
-        """What must be done once before training: `check_finite`."""
+        """Check all features once before training: `check_finite`."""
         self.check_finite()
 
     def check_finite(self) -> None:
-        """Refuse NaN, infinity and what float32 cannot hold, naming the first such row and column."""
+        """Check all features.
+
+        Raises
+        ------
+        InputError
+            For NaN, infinity and numbers too large for float32, with the first such row and column.
+        """
         every, size = np.arange(len(self)), self._block
         for number in self.reading(every, size):
             rows = every[number * size : (number + 1) * size]
@@ -111,7 +121,7 @@ class FeatureStore:
                 self.finite_batch(rows)
 
     def _surely_finite(self, rows: npt.NDArray[np.int64]) -> bool:
-        """Whether there is a quick way to see that these rows, which follow each other, are finite, and they are."""
+        """Whether these consecutive rows are finite, if there is a fast way to find out."""
         if self._tensor is not None:
             return False
         part = slice(int(rows[0]), int(rows[-1]) + 1)
@@ -135,9 +145,24 @@ class FeatureStore:
         return digest.hexdigest()
 
     def batch(self, rows: Any, pin: bool = False) -> torch.Tensor:
-        """The given rows as a float32 tensor (B, dim), in pinned memory if asked.
+        """The given rows as a float32 tensor (B, dim).
 
-        After `to_device` the batch is made on the device, and rows may be a tensor there: those are not checked.
+        Parameters
+        ----------
+        rows : array of int
+            Row numbers. After `to_device`, they may be a tensor on the device, which is not checked.
+        pin : bool
+            Whether to use pinned memory.
+
+        Returns
+        -------
+        Tensor
+            On the device after `to_device`.
+
+        Raises
+        ------
+        InputError
+            If a row is out of range.
         """
         if self._tensor is not None and isinstance(rows, torch.Tensor) and rows.device.type != "cpu":
             return self._tensor.index_select(0, rows).float()
@@ -145,26 +170,26 @@ class FeatureStore:
         return out.pin_memory() if pin and out.device.type == "cpu" and torch.cuda.is_available() else out
 
     def finite_batch(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
-        """`batch`, refused where `check_finite` would: for rows that are read once, without a pass over them before."""
+        """`batch` with the check of `check_finite`, for rows that are read only once."""
         block = self._dense(rows)
         if wrong := first_not_finite(block):
             row, column = wrong
             raise InputError(
-                f"{self._name}: row {rows[row]}, column {column} is {float(block[wrong])} as float32: features must be "
+                f"{self._name}: row {rows[row]}, column {column} is {float(block[wrong])} as float32; features must be "
                 "finite."
             )
         return block
 
     def ahead(self, rows: Any) -> None:
-        """Start reading these rows from a mapped file, and return at once: the batch after this one, say."""
+        """Start reading these rows from a mapped file in the background, for example the next batch."""
         if self._pages is not None and self._tensor is None:
             self._pages.fetch(row_indices(rows, len(self)))
 
     def order(self, rows: npt.NDArray[np.int64], batch_size: int, draw: np.random.Generator) -> npt.NDArray[np.int64]:
-        """A random order of an epoch, as positions in `rows`; what it draws from depends on the file alone.
+        """A random order for an epoch, as positions in `rows`. It depends on the file and `draw` alone.
 
-        Of a large file: pieces of neighbouring rows come in random order, and the rows of as many pieces as make a
-        window in random order among themselves. The file is then read by pieces, each once an epoch.
+        Rows of a large file are shuffled in two steps: pieces of neighbouring rows come in random order, and so do
+        the rows within a window of several pieces. Each piece is read once per epoch.
         """
         if self._windows is None:
             return draw.permutation(len(rows))
@@ -177,9 +202,9 @@ class FeatureStore:
         return order
 
     def reading(self, rows: npt.NDArray[np.int64], batch_size: int, first: int = 0) -> Iterator[int]:
-        """The numbers of the batches of these rows, from `first` on; what comes later is read from the file meanwhile.
+        """The numbers of the batches of these rows, from `first` on, while later rows are read from the file.
 
-        It changes nothing but the time that `batch` then takes.
+        This only changes how long `batch` takes.
         """
         window, ahead = 1, self.ahead
         if self._windows is not None and self._tensor is None:
@@ -193,10 +218,22 @@ class FeatureStore:
             yield number
 
     def to_device(self, device: torch.device | str, progress: bool = False) -> bool:
-        """Put the matrix on the device, dense, if half of its free memory holds it; else False, nothing changes."""
+        """Move the matrix to the device, dense, if it fits into half of its free memory.
+
+        Parameters
+        ----------
+        device : torch.device or str
+        progress : bool
+            Ignored; for the same signature as `ImageStore.to_device`.
+
+        Returns
+        -------
+        bool
+            Whether the matrix is there. If it does not fit, nothing changes.
+        """
         target = torch.device(device)
         if target.type == "cuda" and not torch.cuda.is_available():
-            raise InputError(f"the device is {str(target)!r}, but no CUDA device can be used here: take 'cpu'.")
+            raise InputError(f"the device is {str(target)!r}, but no CUDA device is available: use 'cpu'.")
         if target.type == "cpu" and self._tensor is None:
             return isinstance(self._array, np.ndarray) and not isinstance(self._array, np.memmap)
         # float16 stays as small as it is; everything else becomes float32
@@ -231,188 +268,21 @@ class FeatureStore:
             if held is None and self._pages is not None:
                 self._pages.fetch(index)
             part = np.take(self._array, index, axis=0) if held is None else held
-        if part.dtype == np.float16:  # several times quicker there than in numpy
+        if part.dtype == np.float16:  # several times faster than in NumPy
             return torch.from_numpy(part).float()
-        with np.errstate(over="ignore"):  # check_finite names what float32 cannot hold
+        with np.errstate(over="ignore"):  # check_finite reports what float32 cannot hold
             return torch.from_numpy(np.ascontiguousarray(part, dtype=np.float32))
 
 
 def first_not_finite(block: torch.Tensor) -> tuple[int, int] | None:
-    """Row and column of the first NaN or infinity of a matrix."""
+    """Row and column of the first NaN or infinity of a matrix, None without any."""
     if not block.numel():
         return None
-    low, high = torch.aminmax(block)  # NaN if one of them is; ten times as quick as looking at each
+    low, high = torch.aminmax(block)  # NaN if any entry is; ten times faster than isfinite
     if bool(torch.isfinite(low) & torch.isfinite(high)):
         return None
     row, column = (~torch.isfinite(block)).nonzero()[0].tolist()
     return row, column
-
-
-class _Pages:
-    """The pages of a mapped matrix, asked for before they are touched.
-
-    A page that is not in memory stops whoever touches it until it is read, one after the other, and the system reads
-    megabytes around it that the next random row does not want. Told beforehand, it reads just the rows of a batch, and
-    all at once: rows in random order from a file larger than memory come nearly as quickly as in the file's order.
-    """
-
-    def __init__(self, array: Any) -> None:
-        self._map: Any = getattr(array, "_mmap", None)
-        if self._map is None or not array.flags.c_contiguous or not hasattr(mmap, "MADV_WILLNEED"):
-            self._map = None
-            return
-        self._row = int(array.strides[0])
-        self._first = int(array.offset) % mmap.ALLOCATIONGRANULARITY  # where row 0 starts in the map
-        self._scattered = False
-        self._asked: deque[npt.NDArray[np.int64]] = deque(maxlen=3)  # the last batch, this one, the next
-
-    def fetch(self, rows: npt.NDArray[np.int64]) -> None:
-        """Start reading these rows, unless they come in the file's order: there the system reads ahead by itself."""
-        if self._map is None or not len(rows):
-            return
-        step = np.diff(rows)
-        scattered = bool((step <= 0).any() or step.sum() > _SPARSE * len(rows))
-        if scattered != self._scattered:
-            self._map.madvise(mmap.MADV_RANDOM if scattered else mmap.MADV_NORMAL)
-            self._scattered = scattered
-        if not scattered or any(np.array_equal(asked, rows) for asked in self._asked):
-            return
-        self._asked.append(rows)
-        first = self._first + rows * self._row
-        page = first - first % mmap.PAGESIZE
-        for start, length in zip(page.tolist(), (first - page + self._row).tolist(), strict=True):
-            self._map.madvise(mmap.MADV_WILLNEED, start, length)
-
-
-class _Windows:
-    """Rows of a large file in memory of one's own: those of the window in use and of the next, which a thread reads.
-
-    The system's own cache is of little use for a file that does not fit: it is asked for pages in vain when it is full,
-    and keeps the pages that were used over those that will be. For one thread to use.
-    """
-
-    def __init__(self, array: Any) -> None:
-        self._path, self._offset = array.filename, int(array.offset)
-        self._dim, self._dtype = int(array.shape[1]), array.dtype
-        self._row = int(array.strides[0])
-        self.piece = max(1, _PIECE // self._row)
-        """Neighbouring rows that stay together in a window."""
-        self._loaded: deque[tuple[npt.NDArray[np.int64], Future[_Held]]] = deque(maxlen=2)
-        self._memory = deque([_Memory(), _Memory()])  # of the windows, in turns: clearing new pages takes time
-        self._thread = ThreadPoolExecutor(1)
-
-    def batches(self, size: int) -> int:
-        """How many batches of so many rows make a window."""
-        return max(1, _WINDOW // (self._row * size))
-
-    def load(self, rows: npt.NDArray[np.int64]) -> None:
-        """Start reading these rows, in the place of those asked for the time before last."""
-        rows = np.sort(rows)
-        self._memory.rotate()
-        self._loaded.append((rows, self._thread.submit(self._read, rows, self._memory[0])))
-
-    def take(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any] | None:
-        """These rows, if one window has them all."""
-        for held, values in self._loaded:
-            place = np.searchsorted(held, rows)
-            if len(held) and (held[np.minimum(place, len(held) - 1)] == rows).all():
-                at, start = values.result()
-                taken: npt.NDArray[Any] = at[start[place]]
-                return taken
-        return None
-
-    def _read(self, rows: npt.NDArray[np.int64], memory: _Memory) -> _Held:
-        """The rows, which ascend, with what lies between neighbours; where that is most of it, without."""
-        begin = self._offset + rows * self._row  # of each row in the file
-        parted = (np.diff(begin) > _GAP) | (np.diff(begin // _RUN) > 0)
-        bounds = np.array([0, *(np.flatnonzero(parted) + 1), len(rows)] if len(rows) else [0])
-        first = begin[bounds[:-1]] // _ALIGNED * _ALIGNED
-        stop = begin[bounds[1:] - 1] + self._row
-        full, wanted = _aligned(stop - first), _aligned(np.diff(bounds) * self._row)
-        packed = 2 * wanted < full
-        kept = np.where(packed, wanted, full)
-        places = np.cumsum(kept) - kept
-        space = memory.hold(int((places + full).max(initial=_aligned(self._row))))
-        numbers = space.view(self._dtype)
-        at = sliding_window_view(numbers, self._dim)  # what begins at each number
-        start = np.empty(len(rows), np.int64)
-        with _RunReader(self._path) as reader:
-            for run, (low, high) in enumerate(pairwise(bounds.tolist())):
-                place = int(places[run])
-                into = memoryview(space[place : place + int(full[run])])  # type: ignore[arg-type]
-                if not reader.read(int(first[run]), int(stop[run] - first[run]), into):
-                    raise InputError(f"{self._path}: the file ends before row {int(rows[high - 1])}.")
-                start[low:high] = (place + begin[low:high] - first[run]) // self._dtype.itemsize
-                if packed[run]:
-                    values = at[start[low:high]]
-                    start[low:high] = place // self._dtype.itemsize + self._dim * np.arange(high - low)
-                    numbers[start[low] : start[low] + values.size] = values.ravel()
-        return at, start
-
-
-_Held = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]  # of a window: [n] is what begins at number n; where rows begin
-
-
-class _Memory:
-    """Bytes that begin at a multiple of _ALIGNED, kept until more are wanted."""
-
-    def __init__(self) -> None:
-        self._space = np.empty(0, np.uint8)
-
-    def hold(self, size: int) -> npt.NDArray[np.uint8]:
-        if len(self._space) < size:
-            space = np.empty(size + _ALIGNED, np.uint8)
-            self._space = space[-space.ctypes.data % _ALIGNED :][:size]
-        return self._space[:size]
-
-
-class _RunReader:
-    """Reads parts of a file past the system's cache, where system and disk allow that.
-
-    What is read once an epoch from a file that does not fit has no use for the cache, and pages that are given up to
-    make room for it, and taken out of every process's map, slow down whoever computes meanwhile.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._direct = hasattr(os, "O_DIRECT")
-        try:
-            self._file = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECT", 0))
-        except OSError:  # not on this file system
-            self._direct = False
-            self._file = os.open(path, os.O_RDONLY)
-
-    def __enter__(self) -> _RunReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
-
-    def read(self, first: int, least: int, into: memoryview) -> bool:
-        """Fill memory with the file's bytes from `first` on; whether there were as many as `least`.
-
-        `first`, the memory and its length are multiples of _ALIGNED.
-        """
-        got = 0
-        while got < least:
-            try:
-                more = os.preadv(self._file, [into[got:]], first + got)
-            except OSError:  # this file system says so only now, or a part read before ended between two multiples
-                if not self._direct:
-                    raise
-                more = 0
-            got += more
-            if more == 0:
-                if not self._direct:
-                    return False
-                os.close(self._file)  # the usual way will tell whether there is more
-                self._direct, self._file = False, os.open(self._path, os.O_RDONLY)
-        return True
-
-
-def _aligned(size: Any) -> Any:
-    """The next multiple of _ALIGNED, of a number or of each of many."""
-    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def _mapped(path: str) -> npt.NDArray[Any]:
@@ -423,5 +293,5 @@ def _mapped(path: str) -> npt.NDArray[Any]:
     except (ValueError, OSError, EOFError) as error:
         raise InputError(f"{path}: this is not a .npy file of numbers ({error}).") from error
     if not isinstance(values, np.ndarray):
-        raise InputError(f"{path}: this holds several arrays: save the feature matrix alone, with numpy.save.")
+        raise InputError(f"{path}: the file holds several arrays; save the feature matrix alone, with numpy.save.")
     return values

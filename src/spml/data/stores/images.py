@@ -1,14 +1,10 @@
-"""Images in: decoded once to uint8 at one size, then read from memory, from a mapped file or from the device."""
+"""Images by row: decoded once to uint8 at one size, then read from memory, from a mapped file or from the device."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import shutil
-import threading
-import zipfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,131 +15,27 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import ExifTags, Image, UnidentifiedImageError
 
-from spml.atomic import atomic_path, lock_folder
+from spml.data.stores.decode import (
+    MAX_PIXELS,
+    FilePath,
+    Policy,
+    UInt8,
+    UnreadableImage,
+    check_size_and_policy,
+    decode_image,
+)
+from spml.data.stores.free_memory import free_memory
+from spml.data.stores.image_cache import Unusable, load_or_decode
+from spml.data.stores.image_sources import ImageSources, Source
 from spml.errors import InputError
 from spml.labels.inputs import row_indices
 
-UInt8 = npt.NDArray[np.uint8]
-FilePath = str | os.PathLike[str]
-Source = FilePath | tuple[FilePath, str]
-"""An image file, or a zip file and the name of its member."""
-Policy = Literal["squash", "crop"]
 OnBadImage = Literal["error", "skip"]
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff")
-"""How the names of files end that `decode` reads (lower case)."""
-MAX_PIXELS = 2**27
-
-# Pillow is told what to try: some of its other readers start programs (EPS) or fetch what a file names.
-_FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
-_GIB = 2**30
-_BLOCK = 2**28
+_BLOCK = 2**28  # bytes that are copied or read at a time
 _PART = 2**24  # bytes that are worth another thread
-_OWN_GROUPS, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _Item = TypeVar("_Item")
-
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-
-
-class _Unreadable(Exception):
-    """Why an image cannot be used, without its name."""
-
-
-def decode(
-    source: FilePath | bytes | Image.Image,
-    size: int,
-    policy: Policy = "squash",
-    max_pixels: int = MAX_PIXELS,
-    name: str | None = None,
-) -> UInt8:
-    """One image as uint8 (3, size, size) in RGB, upright as its EXIF orientation says.
-
-    `squash` resizes to size×size whatever the shape; `crop` takes the centred square of the short side.
-    Resampling is Pillow's bilinear, which averages when it shrinks. Transparent pixels are laid on white; of an
-    animation the first frame counts. An image of more than `max_pixels` is refused from its header.
-    `name` is what an error calls an image given as bytes or as a PIL image. A PIL image that has not been loaded yet
-    is read from its file, so that it gives the same pixels as the file.
-    """
-    _check_size_and_policy(size, policy)
-    try:
-        return _decode(source, size, policy, max_pixels)
-    except _Unreadable as error:
-        called = name or ("the image" if isinstance(source, (bytes, Image.Image)) else os.fspath(source))
-        raise InputError(f"{called}: {error}.") from error.__cause__
-
-
-def _decode(source: FilePath | bytes | Image.Image, size: int, policy: Policy, max_pixels: int) -> UInt8:
-    try:
-        if isinstance(source, Image.Image):
-            file: FilePath | bytes = getattr(source, "filename", "") if getattr(source, "tile", None) else ""
-            if not file:
-                return _square(source.copy(), size, policy)  # `draft` would change the image of the caller
-        else:
-            file = source
-        with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=_FORMATS) as image:
-            if image.width * image.height > max_pixels:
-                raise _Unreadable(
-                    f"it has {image.width}×{image.height} = {image.width * image.height} pixels, over the limit of "
-                    f"{max_pixels} (max_pixels)"
-                )
-            return _square(image, size, policy)
-    except (_Unreadable, MemoryError):
-        raise
-    except FileNotFoundError as error:
-        raise _Unreadable("there is no such file") from error
-    except UnidentifiedImageError as error:
-        raise _Unreadable(f"this is no image of a known format ({', '.join(_FORMATS)})") from error
-    except Exception as error:  # on broken bytes Pillow raises OSError, SyntaxError, struct.error and others
-        why = getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
-        raise _Unreadable(f"the image cannot be read ({why})") from error
-
-
-def _square(image: Image.Image, size: int, policy: Policy) -> UInt8:
-    # A JPEG of four times the size or more is decoded at a half, quarter or eighth: never under twice the size.
-    image.draft(None, (2 * size, 2 * size))
-    image = _rgb(_upright(image))
-    width, height = image.size
-    side = min(width, height)
-    box = (0.0, 0.0, float(width), float(height))
-    if policy == "crop":
-        box = ((width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2)
-    small = image.resize((size, size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
-    return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # EXIF that cannot be parsed says nothing about the pixels
-        return image
-    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):  # Pillow would clip at 255
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.has_transparency_data:
-        white = Image.new("RGBA", image.size, "white")
-        white.alpha_composite(image.convert("RGBA"))
-        image = white
-    return image.convert("RGB")
-
-
-def _check_size_and_policy(size: int, policy: str) -> None:
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise InputError(f"size is {size!r}: it must be a whole number of pixels, at least 1.")
-    if policy not in get_args(Policy):
-        raise InputError(f"policy is {policy!r}: it must be one of {', '.join(map(repr, get_args(Policy)))}.")
 
 
 class BadImage(NamedTuple):
@@ -169,19 +61,46 @@ class _Decoding(NamedTuple):
 
 
 class ImageStore:
-    """N images as uint8 (3, size, size), each decoded once where there is room for all of them.
+    """N images as uint8 (3, size, size), each decoded once if there is room for all of them.
 
-    Where the decoded images live, in the order tried:
-      `cache_path` given: one mapped file in that folder, kept for the next run. Its name holds a fingerprint of
-        the sources (names, sizes, times of change), size and policy, so other images never meet it. It is
-        written beside and renamed: a run that is killed leaves no file that would be taken for whole. Of
-        several processes one decodes and the others wait.
-      N·3·size² bytes within `cache_limit` (default: 8 GiB, or half of the free memory if that is less): memory.
-      otherwise nowhere: `batch` decodes its rows every time, and `reading` those of the next one meanwhile.
-    Decoding runs on `workers` threads. JPEG and PNG run in parallel there; Pillow's AVIF reader holds Python's
-    lock, so AVIF gains little from more than one thread.
+    Decoded images are kept in the first of these places that applies:
 
-    `on_bad_image="skip"` lists what cannot be read in `bad`; the caller leaves those rows out by `good_rows`.
+    1. `cache_path`: one mapped file in that folder, reused by the next run. Its name is a digest of the sources
+       (names, sizes, times of change), `size` and `policy`. It is written atomically, by one process at a time.
+    2. Memory, if all images take at most `cache_limit` bytes (N · 3 · size²).
+    3. Nowhere: `batch` decodes its rows every time, and `reading` decodes the next batch in the background.
+
+    Parameters
+    ----------
+    sources : iterable of paths, (zip file, member) or ParquetCell
+        The encoded images, one per row.
+    size : int
+        Side of the decoded images in pixels.
+    policy : {"squash", "crop"}
+        How an image becomes a square, see `decode`.
+    cache_limit : int, optional
+        By default 8 GiB, or half of the free memory if that is less.
+    cache_path : path, optional
+        A folder.
+    on_bad_image : {"error", "skip"}
+        Raise an error for an image that cannot be read, or list it in `bad`; the caller then uses `good_rows` only.
+    max_pixels : int
+        Larger images cannot be used.
+    workers : int, optional
+        Threads that decode. JPEG and PNG decode in parallel; AVIF hardly does, because Pillow holds Python's lock.
+
+    Raises
+    ------
+    InputError
+        If a setting is wrong, there is no image, or an image cannot be read.
+
+    Examples
+    --------
+    >>> store = ImageStore.from_array(np.zeros((5, 3, 8, 8), np.uint8))
+    >>> store
+    ImageStore(5 images of 8×8, in memory)
+    >>> store.batch([0, 3]).shape
+    torch.Size([2, 3, 8, 8])
     """
 
     def __init__(
@@ -196,23 +115,22 @@ class ImageStore:
         max_pixels: int = MAX_PIXELS,
         workers: int | None = None,
     ) -> None:
-        _check_size_and_policy(size, policy)
+        check_size_and_policy(size, policy)
         if on_bad_image not in get_args(OnBadImage):
             raise InputError(f"on_bad_image is {on_bad_image!r}: it must be 'error' or 'skip'.")
         if workers is not None and workers < 1:
             raise InputError(f"workers is {workers}: it must be at least 1.")
-        self._sources = [_plain(source) for source in sources]
-        if not self._sources:
+        self._sources = ImageSources(sources)
+        if not len(self._sources):
             raise InputError("there is no image: the list of sources is empty.")
         self.size = int(size)
         self.policy: Policy = policy
         self._on_bad_image = on_bad_image
         self._max_pixels = max_pixels
         self._workers = workers or min(16, _cores())
-        self._archives = _Archives()
         self._pool: ThreadPoolExecutor | None = None
         self._coming: deque[_Decoding] = deque(maxlen=2)  # this batch and the next, see `reading`
-        self._bad: dict[int, str] = {}
+        self._bad: Unusable = {}
         self._device_pixels: torch.Tensor | None = None
         self._prepared = False
         self._filled = np.zeros(len(self), bool)
@@ -221,12 +139,12 @@ class ImageStore:
         self._file: Path | None = None
         if cache_path is not None:
             self._file = Path(cache_path) / f"images-{self._cache_key()[:24]}.npy"
-        elif self.nbytes <= (min(8 * _GIB, free_memory() // 2) if cache_limit is None else cache_limit):
-            self._pixels = np.empty(self._shape, np.uint8)  # pages are taken when rows are written
+        elif self.nbytes <= (min(2**33, free_memory() // 2) if cache_limit is None else cache_limit):
+            self._pixels = np.empty(self._shape, np.uint8)  # the system allocates pages when rows are written
 
     @classmethod
     def from_array(cls, pixels: UInt8) -> ImageStore:
-        """Images that are decoded already: uint8 (N, 3, S, S), not copied."""
+        """A store of decoded images: uint8 (N, 3, S, S), not copied."""
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] != 3 or pixels.shape[2] != pixels.shape[3]:
             raise InputError(
                 f"images are a uint8 array of shape (N, 3, S, S), not {pixels.dtype} of shape {pixels.shape}."
@@ -238,8 +156,6 @@ class ImageStore:
         store._filled[:] = True
         store._prepared = True
         return store
-
-    # Asking it
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -262,28 +178,29 @@ class ImageStore:
         return "in memory" if self._pixels is not None else "decoded for every batch"
 
     def name(self, row: int) -> str:
-        """The path of a row's image, "archive.zip/member" inside a zip file."""
-        source = self._sources[row]
-        return source if isinstance(source, str) else "/".join(source)
+        """The path of a row's image; "archive.zip/member" inside of a zip file, "table.parquet, row 1" in a table."""
+        return self._sources.name(row)
+
+    def content(self, row: int) -> bytes:
+        """The encoded image of a row, as it is stored."""
+        return self._readable(row, self._sources.content)
 
     def fingerprint(self) -> str:
-        """A digest of the images: sizes of files, sizes and checksums of zip members, bytes of decoded images.
+        """A digest of the images: sizes of files, sizes and checksums of zip members, bytes of arrays.
 
         Copies of the data in another folder have the same.
         """
-        digest = hashlib.sha256(repr(len(self)).encode())
-        if self._from_array:
-            for start in range(0, len(self), self._block):
-                block = self.batch(np.arange(start, min(start + self._block, len(self)))).cpu().numpy()
-                digest.update(zlib.crc32(block.data).to_bytes(4, "little"))
-            return digest.hexdigest()
-        for source in self._sources:
-            digest.update(repr(self._archives.stamp(*source) if isinstance(source, tuple) else _bytes(source)).encode())
+        if not self._from_array:
+            return self._sources.fingerprint()
+        digest = hashlib.sha256(repr(self._shape).encode())
+        for start in range(0, len(self), self._block):
+            block = self.batch(np.arange(start, min(start + self._block, len(self)))).cpu().numpy()
+            digest.update(zlib.crc32(block.data).to_bytes(4, "little"))
         return digest.hexdigest()
 
     @property
     def bad(self) -> list[BadImage]:
-        """The images that cannot be used, by row. Reads them all, if that has not been done."""
+        """The images that cannot be used, in the order of their rows. Decodes all images first."""
         self.prepare()
         return [BadImage(row, self.name(row), reason) for row, reason in sorted(self._bad.items())]
 
@@ -295,33 +212,22 @@ class ImageStore:
         return np.setdiff1d(np.arange(len(self)), np.fromiter(self._bad, np.int64, len(self._bad)))
 
     def _cache_key(self) -> str:
-        """SHA-256 (hex) of what decides the pixels: sources (name, bytes, time of change), size, policy, limit."""
-        digest = hashlib.sha256(
-            json.dumps(["spml images 1", len(self), self.size, self.policy, self._max_pixels]).encode()
-        )
-        archives: dict[str, list[int]] = {}
-        for source in self._sources:
-            path, member = (source, "") if isinstance(source, str) else source
-            stamp = archives.get(path)
-            if stamp is None:
-                try:
-                    stat = os.stat(path)
-                    stamp = [stat.st_size, stat.st_mtime_ns]
-                except OSError:  # decoding will say what is wrong with it
-                    stamp = []
-                if member:
-                    archives[path] = stamp
-            digest.update(json.dumps([os.path.abspath(path), member, *stamp]).encode())
+        """A digest of what decides the pixels."""
+        settings = ["spml images 2", len(self), self.size, self.policy, self._max_pixels]
+        digest = hashlib.sha256(json.dumps(settings).encode())
+        for stamp in self._sources.stamps():
+            digest.update(json.dumps(stamp).encode())
         return digest.hexdigest()
 
-    # Filling it
-
     def prepare(self, progress: bool = False) -> None:
-        """Decode what is to be kept, or find what is to be skipped. Done once; `batch` does it where it must."""
+        """Decode all images that are kept, and find those to skip. Runs once; `batch` calls it if necessary."""
         if self._prepared:
             return
         if self._file is not None:
-            self._prepare_file(self._file, progress)
+            self._pixels, self._bad = load_or_decode(self._file, self._shape, self._decode_all(progress))
+            if self._bad and self._on_bad_image == "error":
+                row = min(self._bad)
+                raise InputError(f"{self.name(row)}: {self._bad[row]}.")
         elif self._pixels is not None:
             self._fill(np.flatnonzero(~self._filled), progress)
         elif self._on_bad_image == "skip":
@@ -330,9 +236,24 @@ class ImageStore:
         self._all_read()
 
     def batch(self, rows: Any, pin: bool = False) -> torch.Tensor:
-        """The given rows as a uint8 tensor (B, 3, size, size), in pinned memory if asked.
+        """The given rows as a uint8 tensor (B, 3, size, size).
 
-        After `to_device` the batch is made on the device, and rows may be a tensor there: those are not checked.
+        Parameters
+        ----------
+        rows : array of int
+            Row numbers. After `to_device`, they may be a tensor on the device, which is not checked.
+        pin : bool
+            Whether to use pinned memory.
+
+        Returns
+        -------
+        Tensor
+            On the device after `to_device`.
+
+        Raises
+        ------
+        InputError
+            If a row is out of range or its image cannot be used.
         """
         if self._device_pixels is not None and isinstance(rows, torch.Tensor) and rows.device.type != "cpu":
             return self._device_pixels.index_select(0, rows)
@@ -354,10 +275,10 @@ class ImageStore:
         first: int = 0,
         share: Callable[[int], npt.NDArray[np.int64]] = np.arange,
     ) -> Iterator[int]:
-        """The numbers of the batches of these rows, from `first` on; the next one is decoded meanwhile.
+        """The numbers of the batches of these rows, from `first` on, while the next batch is decoded.
 
-        `share(n)` are the positions in a batch of n rows that will be asked for. It changes nothing but the time that
-        `batch` then takes; where images are kept it does nothing.
+        `share(n)` gives the positions in a batch of n rows that will be requested. This only changes how long `batch`
+        takes. It does nothing if the images are kept.
         """
 
         def start(number: int) -> None:
@@ -377,10 +298,18 @@ class ImageStore:
             self._coming.clear()
 
     def to_device(self, device: torch.device | str, progress: bool = False) -> bool:
-        """Put all images on the device as one tensor, if half of its free memory holds them.
+        """Move all images to the device as one tensor, if they fit into half of its free memory.
 
-        False, and nothing changes, where they do not fit. Memory taken here is given back. On "cpu" this only
-        says whether the images are in memory.
+        Parameters
+        ----------
+        device : torch.device or str
+        progress : bool
+            Whether to show a progress bar.
+
+        Returns
+        -------
+        bool
+            Whether the images are there. If they do not fit, nothing changes. On "cpu": whether they are in memory.
         """
         target = torch.device(device)
         if self._device_pixels is not None:
@@ -389,13 +318,13 @@ class ImageStore:
         if target.type == "cpu":
             return self._pixels is not None
         if target.type == "cuda" and not torch.cuda.is_available():
-            raise InputError(f"the device is {str(target)!r}, but no CUDA device can be used here: take 'cpu'.")
+            raise InputError(f"the device is {str(target)!r}, but no CUDA device is available: use 'cpu'.")
         if target.type == "cuda" and self.nbytes > torch.cuda.mem_get_info(target)[0] // 2:
             return False
         if self._file is not None or self._pixels is not None:
             self.prepare(progress)
         pixels = torch.empty(self._shape, dtype=torch.uint8, device=target)
-        for start in _shown(range(0, len(self), self._block), progress, "images to the device"):
+        for start in _with_progress(range(0, len(self), self._block), progress, "images to the device"):
             block = np.arange(start, min(start + self._block, len(self)))
             pixels[start : start + len(block)].copy_(self._gather(block))
         self._device_pixels = pixels
@@ -416,6 +345,13 @@ class ImageStore:
             raise InputError(f"none of the {len(self)} images can be used; {self.name(0)}: {self._bad[0]}.")
         self._prepared = True
 
+    def _decode_all(self, progress: bool) -> Callable[[Unusable], Iterator[UInt8 | None]]:
+        def decode(unusable: Unusable) -> Iterator[UInt8 | None]:
+            self._bad = unusable
+            return (pixels for _, pixels in self._decoded(range(len(self)), progress))
+
+        return decode
+
     def _gather(self, index: npt.NDArray[np.int64], pin: bool = False) -> torch.Tensor:
         pin = pin and torch.cuda.is_available()
         if self._pixels is None:
@@ -423,27 +359,27 @@ class ImageStore:
             coming = next((batch for batch in self._coming if batch.rows == rows), None)
             if coming is None:
                 return self._decoding(rows, pin).wait()
-            self._coming.remove(coming)  # what is handed over is the caller's own
+            self._coming.remove(coming)  # the caller owns the tensor
             return coming.wait().pin_memory() if pin else coming.wait()
         if not self._prepared:
             self._fill(np.unique(index[~self._filled[index]]))
-        pixels, out = self._pixels, self._room(len(index), pin)
+        pixels, out = self._pixels, self._empty_batch(len(index), pin)
         into = out.numpy()
 
         def take(part: slice) -> None:
-            np.take(pixels, index[part], axis=0, out=into[part], mode="clip")  # rows are checked; "raise" would buffer
+            np.take(pixels, index[part], axis=0, out=into[part], mode="clip")  # rows are valid; "raise" would copy
 
         step = max(-(-len(index) // self._workers), 1 + _PART // (3 * self.size * self.size))
         parts = [slice(start, start + step) for start in range(0, len(index), step)]
         list(self._threads().map(take, parts) if len(parts) > 1 else map(take, parts))
         return out
 
-    def _room(self, rows: int, pin: bool) -> torch.Tensor:
+    def _empty_batch(self, rows: int, pin: bool) -> torch.Tensor:
         return torch.empty((rows, *self._shape[1:]), dtype=torch.uint8, pin_memory=pin)
 
     def _decoding(self, rows: list[int], pin: bool = False) -> _Decoding:
-        """Start decoding these rows, a part of them on each thread."""
-        out = self._room(len(rows), pin)
+        """Start decoding these rows on all threads."""
+        out = self._empty_batch(len(rows), pin)
         into = out.numpy()
 
         def read(places: range) -> None:
@@ -462,8 +398,8 @@ class ImageStore:
             self._filled[row] = True
 
     def _decoded(self, rows: Sequence[int], progress: bool = False) -> Iterator[tuple[int, UInt8 | None]]:
-        """Row and pixels in the order given, few at a time in memory; None for an image that is skipped."""
-        return _shown(self._decode_ahead(rows), progress, "decoding images", len(rows))
+        """Row and pixels in the given order, with few images in memory; None for an image that is skipped."""
+        return _with_progress(self._decode_ahead(rows), progress, "decoding images", len(rows))
 
     def _decode_ahead(self, rows: Sequence[int]) -> Iterator[tuple[int, UInt8 | None]]:
         ahead: deque[tuple[int, Future[UInt8]]] = deque()
@@ -484,174 +420,39 @@ class ImageStore:
         return self._pool
 
     def _read(self, row: int) -> UInt8:
-        source = self._sources[row]
-        data = source if isinstance(source, str) else self._archives.read(*source, limit=4 * self._max_pixels)
-        return _decode(data, self.size, self.policy, self._max_pixels)
+        source = self._sources.read(row, limit=4 * self._max_pixels)
+        return decode_image(source, self.size, self.policy, self._max_pixels)
 
     def _result(self, row: int, future: Future[UInt8]) -> tuple[int, UInt8 | None]:
         return row, self._usable(row, lambda _: future.result())
 
     def _usable(self, row: int, read: Callable[[int], UInt8]) -> UInt8 | None:
-        """What `read` gives; where it cannot, an error that names the image, or None if it is to be skipped."""
+        """The result of `read`. If it fails: an error that names the image, or None if bad images are skipped."""
+        if self._on_bad_image == "error":
+            return self._readable(row, read)
         try:
             return read(row)
-        except _Unreadable as error:
-            if self._on_bad_image == "error":
-                raise InputError(f"{self.name(row)}: {error}.") from error.__cause__
+        except UnreadableImage as error:
             self._bad[row] = str(error)
             return None
 
-    # The mapped file
-
-    def _prepare_file(self, file: Path, progress: bool) -> None:
+    def _readable(self, row: int, read: Callable[[int], _Item]) -> _Item:
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with lock_folder(file.parent, wait=True, name=".images.lock"):  # decode in one process only
-                if not self._map(file):
-                    self._write(file, progress)
-                    if not self._map(file):
-                        raise InputError(f"{file}: the decoded images were written but cannot be read back.")
-        except OSError as error:
-            raise InputError(
-                f"{file}: the decoded images ({self.nbytes} bytes) cannot be kept there ({error.strerror or error})."
-            ) from error
-        if self._bad and self._on_bad_image == "error":
-            row = min(self._bad)
-            raise InputError(f"{self.name(row)}: {self._bad[row]}.")
-
-    def _map(self, file: Path) -> bool:
-        """Map the file, if it is there and whole."""
-        try:
-            pixels = np.load(file, mmap_mode="r", allow_pickle=False)
-            bad = {int(row): str(reason) for row, reason in json.loads(file.with_suffix(".json").read_text("utf-8"))}
-        except (FileNotFoundError, ValueError, EOFError, TypeError):
-            return False
-        if pixels.shape != self._shape or pixels.dtype != np.uint8:
-            return False
-        self._pixels, self._bad = pixels, bad
-        return True
-
-    def _write(self, file: Path, progress: bool) -> None:
-        free = shutil.disk_usage(file.parent).free
-        if free < self.nbytes:
-            raise InputError(
-                f"{file.parent}: no space left for the decoded images: they take {self.nbytes} bytes, {free} are free."
-            )
-        self._bad = {}
-        blank = bytes(3 * self.size * self.size)
-        header = {"descr": "|u1", "fortran_order": False, "shape": self._shape}
-        with atomic_path(file) as temporary, temporary.open("wb") as part:
-            np.lib.format.write_array_header_1_0(part, header)
-            for _, pixels in self._decoded(range(len(self)), progress):
-                part.write(blank if pixels is None else pixels.data)
-            with atomic_path(file.with_suffix(".json")) as listed:  # first, so that the pixels are never without it
-                listed.write_text(json.dumps(sorted(self._bad.items())), encoding="utf-8")
-
-
-def free_memory() -> int:
-    """Bytes of memory that can be taken now, within the limits set to this process; 4 GiB where nothing is said."""
-    free = 4 * _GIB
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration, IndexError):
-        pass
-    return min([free, *_free_in_groups()])
-
-
-def _free_in_groups() -> Iterator[int]:
-    """What each control group of this process, and each above it, leaves; version 2 and 1.
-
-    In a container the system may name a path outside of it, of which only the root is there: the container's own
-    group. Pages of files that were not used lately make way, and so count as free.
-    """
-    try:
-        lines = _OWN_GROUPS.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, limit_file, used_file, idle = _GROUPS, "memory.max", "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            root, idle = _GROUPS / "memory", "total_inactive_file"
-            limit_file, used_file = "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
-            continue
-        parts = Path(path.strip("/")).parts
-        for depth in range(len(parts) + 1):
-            group = root.joinpath(*parts[:depth])
-            try:
-                limit, used = ((group / name).read_text().strip() for name in (limit_file, used_file))
-                rows = (group / "memory.stat").read_text().splitlines()
-                held = dict(row.partition(" ")[::2] for row in rows)
-                if limit != "max":
-                    yield max(0, int(limit) - int(used) + int(held.get(idle, 0)))
-            except (OSError, ValueError):
-                continue
+            return read(row)
+        except UnreadableImage as error:
+            raise InputError(f"{self.name(row)}: {error}.") from error.__cause__
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _bytes(path: str) -> int:
-    """The size of a file, 0 where it cannot be found: decoding reports that."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
-def _plain(source: Source) -> str | tuple[str, str]:
-    if isinstance(source, tuple):
-        return os.fspath(source[0]), source[1]
-    return os.fspath(source)
-
-
-def _shown(items: Iterable[_Item], progress: bool, what: str, total: int | None = None) -> Iterator[_Item]:
-    """The items, with a progress bar on standard error if asked."""
+def _with_progress(items: Iterable[_Item], progress: bool, title: str, total: int | None = None) -> Iterator[_Item]:
+    """The items, with a progress bar on standard error if wanted."""
     if not progress:
         yield from items
         return
     from rich.console import Console
     from rich.progress import track
 
-    yield from track(items, what, total=total, console=Console(stderr=True))
-
-
-class _Archives:
-    """Zip files, opened once and read by one thread at a time."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, zipfile.ZipFile] = {}
-        self._lock = threading.Lock()
-
-    def _archive(self, path: str) -> zipfile.ZipFile:
-        if path not in self._open:
-            self._open[path] = zipfile.ZipFile(path)
-        return self._open[path]
-
-    def stamp(self, path: str, member: str) -> tuple[int, int]:
-        """Size and checksum of a member; zeros where there is none: reading reports that."""
-        try:
-            with self._lock:
-                info = self._archive(path).getinfo(member)
-                return info.file_size, info.CRC
-        except (OSError, KeyError, zipfile.BadZipFile):
-            return 0, 0
-
-    def read(self, path: str, member: str, limit: int) -> bytes:
-        try:
-            with self._lock:
-                archive = self._archive(path)
-                unpacked = archive.getinfo(member).file_size
-                if unpacked > limit:
-                    raise _Unreadable(f"it unpacks to {unpacked} bytes, over the limit of {limit} (4·max_pixels)")
-                return archive.read(member)
-        except FileNotFoundError as error:
-            raise _Unreadable("there is no such zip file") from error
-        except KeyError as error:
-            raise _Unreadable("the zip file has no such member") from error
-        except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:
-            raise _Unreadable(f"the zip file cannot be read ({error})") from error
+    yield from track(items, title, total=total, console=Console(stderr=True))

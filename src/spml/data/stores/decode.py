@@ -1,0 +1,152 @@
+"""Decoding of image files to squares of uint8."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from spml.errors import InputError
+
+UInt8 = npt.NDArray[np.uint8]
+FilePath = str | os.PathLike[str]
+Policy = Literal["squash", "crop"]
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff")
+"""Suffixes of the files that `decode` reads (lower case)."""
+MAX_PIXELS = 2**27
+
+# Only these: some of Pillow's other readers start programs (EPS) or fetch what a file refers to.
+_FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class UnreadableImage(Exception):
+    """The reason why an image cannot be used, without its name."""
+
+
+def decode(
+    source: FilePath | bytes | Image.Image,
+    size: int,
+    policy: Policy = "squash",
+    max_pixels: int = MAX_PIXELS,
+    name: str | None = None,
+) -> UInt8:
+    """Decode one image to uint8 (3, size, size) in RGB, upright as its EXIF orientation says.
+
+    Transparent pixels become white. Only the first frame of an animation is read.
+
+    Parameters
+    ----------
+    source : path, bytes or PIL.Image.Image
+        An image file, its content, or an image. A PIL image that has not been loaded yet is read from its file, so
+        that it gives the same pixels as the file.
+    size : int
+        Side of the result in pixels. Resampling is Pillow's bilinear filter, which averages when it shrinks.
+    policy : {"squash", "crop"}
+        Resize the whole image and ignore its shape, or take the centred square of the short side.
+    max_pixels : int
+        Larger images raise an error before they are decoded.
+    name : str, optional
+        How errors call an image that is not given as a path.
+
+    Returns
+    -------
+    array of uint8, shape (3, size, size)
+
+    Raises
+    ------
+    InputError
+        If the image cannot be read or is too large.
+
+    Examples
+    --------
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> Image.new("RGB", (40, 30), "red").save(file, "PNG")
+    >>> decode(file.getvalue(), 8)[:, 0, 0].tolist()
+    [255, 0, 0]
+    """
+    check_size_and_policy(size, policy)
+    try:
+        return decode_image(source, size, policy, max_pixels)
+    except UnreadableImage as error:
+        label = name or ("the image" if isinstance(source, (bytes, Image.Image)) else os.fspath(source))
+        raise InputError(f"{label}: {error}.") from error.__cause__
+
+
+def decode_image(source: FilePath | bytes | Image.Image, size: int, policy: Policy, max_pixels: int) -> UInt8:
+    """`decode` of checked settings; raises `UnreadableImage`."""
+    try:
+        if isinstance(source, Image.Image):
+            file: FilePath | bytes = getattr(source, "filename", "") if getattr(source, "tile", None) else ""
+            if not file:
+                return _square(source.copy(), size, policy)  # `draft` would change the image of the caller
+        else:
+            file = source
+        with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=_FORMATS) as image:
+            if image.width * image.height > max_pixels:
+                raise UnreadableImage(
+                    f"it has {image.width}×{image.height} = {image.width * image.height} pixels, over the limit of "
+                    f"{max_pixels} (max_pixels)"
+                )
+            return _square(image, size, policy)
+    except (UnreadableImage, MemoryError):
+        raise
+    except FileNotFoundError as error:
+        raise UnreadableImage("there is no such file") from error
+    except UnidentifiedImageError as error:
+        raise UnreadableImage(f"this is no image of a known format ({', '.join(_FORMATS)})") from error
+    except Exception as error:  # on broken bytes Pillow raises OSError, SyntaxError, struct.error and others
+        why = getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
+        raise UnreadableImage(f"the image cannot be read ({why})") from error
+
+
+def _square(image: Image.Image, size: int, policy: Policy) -> UInt8:
+    # A JPEG of four times the size or more is decoded at a half, quarter or eighth: never under twice the size.
+    image.draft(None, (2 * size, 2 * size))
+    image = _rgb(_upright(image))
+    width, height = image.size
+    side = min(width, height)
+    box = (0.0, 0.0, float(width), float(height))
+    if policy == "crop":
+        box = ((width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2)
+    small = image.resize((size, size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
+    return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # EXIF that cannot be parsed says nothing about the pixels
+        return image
+    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):  # Pillow would clip at 255
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        white.alpha_composite(image.convert("RGBA"))
+        image = white
+    return image.convert("RGB")
+
+
+def check_size_and_policy(size: int, policy: str) -> None:
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+        raise InputError(f"size is {size!r}: it must be a whole number of pixels, at least 1.")
+    if policy not in get_args(Policy):
+        raise InputError(f"policy is {policy!r}: it must be one of {', '.join(map(repr, get_args(Policy)))}.")
