@@ -2,6 +2,7 @@
 the device, any leading dimensions, equivariance, and a reduction that is the mean or sum of its entries."""
 
 import doctest
+import inspect
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-import spml.losses
+import spml.losses.module
 from spml.errors import InputError
-from spml.losses import LOSSES, Loss, confident_entries, loss
+from spml.losses import LOSSES, Loss, confident_entries, loss, settings_of
+from spml.losses.module import NEED_NEGATIVES, ONLY_METHODS
+from spml.methods import METHODS
 from support.loss_cases import CASES, ONE_A_NAME, TABLES, Case, LabelledLogits, away_from_thresholds, to_torch
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
@@ -205,6 +208,8 @@ def test_permuting_classes_and_rows_permutes_entries(case: Case, table: Labelled
 def test_reductions_agree(case: Case, table: LabelledLogits) -> None:
     logits, labels = to_torch(table.logits), torch.from_numpy(table.labels)
     inputs = [to_torch(value) for value in case.draw_inputs(table.logits.shape)]
+    if case.name in NEED_NEGATIVES:
+        labels.view(-1)[0] = -1
     none, mean, total = (
         loss(case.name, reduction=reduction, **case.settings)(logits, labels, *inputs)
         for reduction in ("none", "mean", "sum")
@@ -237,7 +242,7 @@ def test_a_verified_negative_is_never_drawn_up(name: str) -> None:
     """However high it is predicted, its gradient pushes the logit down."""
     case = next(c for c in ONE_A_NAME if c.name == name)
     logits = torch.tensor([[0.5, 2.3]], dtype=torch.float64, requires_grad=True)
-    inputs = (2,) if name.startswith("ll") else ()
+    inputs = case.inputs and (max(case.inputs[0], 2) if name.startswith("ll") else case.inputs[0],)
     (gradient,) = torch.autograd.grad(case.entries(logits, torch.tensor([[-1, -1]]), *inputs).sum(), logits)
     assert (gradient > 0).all()
 
@@ -245,10 +250,11 @@ def test_a_verified_negative_is_never_drawn_up(name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"name": "nosuch"}, "'nosuch'.*'?an-ls"),
+        ({"name": "nosuch"}, "No loss named 'nosuch'.*an-ls"),
+        ({"name": "role"}, r"'role' is not a loss alone.*spml\.method\('role'\)"),
         ({"name": "wan", "weight": 0.1}, "'wan' has no setting 'weight'.*negative_weight"),
         ({"name": "an", "epsilon": 0.1}, "'an' has no setting 'epsilon'.*none"),
-        ({"name": "epr"}, "'epr' needs a value for k"),
+        ({"name": "epr"}, "'epr' needs the setting k"),
         ({"name": "an", "reduction": "avg"}, "'none', 'mean' or 'sum', not 'avg'"),
     ],
 )
@@ -262,14 +268,14 @@ def test_what_is_printed_says_the_settings() -> None:
 
 
 def test_the_examples_in_docstrings_run() -> None:
-    result = doctest.testmod(spml.losses)
-    assert result.attempted >= 4
+    result = doctest.testmod(spml.losses.module)
+    assert result.attempted >= 8
     assert result.failed == 0
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(4, dtype=torch.long), torch.zeros(4, 1), torch.zeros(3, 4)])
 def test_labels_of_another_shape_are_refused(labels: Tensor) -> None:
-    with pytest.raises(InputError, match=r"labels must be a table of \(4, 4\) like the logits"):
+    with pytest.raises(InputError, match=r"labels must have the shape of the logits, \(4, 4\)"):
         loss("an")(torch.zeros(4, 4), labels)
     assert loss("an")(torch.zeros(2, 4, 4), torch.ones(4, 4)) > 0  # many heads on the same labels
 
@@ -277,3 +283,64 @@ def test_labels_of_another_shape_are_refused(labels: Tensor) -> None:
 def test_a_setting_of_another_type_is_refused() -> None:
     with pytest.raises(InputError, match="loss 'em': entropy_weight must be a number, not 'big'"):
         loss("em", entropy_weight="big")
+
+
+def test_help_lists_every_loss_with_inputs_and_settings() -> None:
+    text = " ".join((loss.__doc__ or "").split())
+    for name, function in LOSSES.items():
+        settings = settings_of(function)
+        inputs = [p for p in list(inspect.signature(function).parameters)[2:] if p not in settings]
+        entry = text[text.index(f" - {name}{' [' + ', '.join(inputs) + ']' if inputs else ''}: ") + 3 :].split(" - ")[0]
+        listed = entry.partition(" Examples ")[0].partition("; ")[2].split(", ") if settings else []
+        assert listed == [s if p.default is p.empty else f"{s}={p.default}" for s, p in settings.items()], name
+
+
+def test_names_that_exist_only_as_methods_are_complete() -> None:
+    assert {name for name, cls in METHODS.items() if cls.__module__.startswith("spml.")} - set(LOSSES) == ONLY_METHODS
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "message"),
+    [
+        ("ll-r", {}, r"loss 'll-r' needs epoch at each step: criterion\(logits, labels, epoch=…\)"),
+        ("gr", {}, "'gr' needs progress"),
+        ("splc", {}, "'splc' needs epoch"),
+        ("plc", {}, "'plc' needs weak_logits"),
+        ("em-apl", {}, "'em-apl' needs soft_labels"),
+        ("em", {"epoch": 2}, "'em' has no input 'epoch' at each step; it takes no further input"),
+        ("gr", {"epoch": 2}, "'gr' has no input 'epoch' at each step; it takes criterion.*progress"),
+    ],
+)
+def test_missing_and_unknown_inputs_are_named(name: str, inputs: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        loss(name)(torch.zeros(2, 3), torch.zeros(2, 3), **inputs)
+
+
+@pytest.mark.parametrize("name", ["an", "em", "bce"])
+@pytest.mark.parametrize("value", [float("nan"), 0.5, 2.0, -2.0])
+def test_labels_outside_of_the_coding_are_errors(name: str, value: float) -> None:
+    labels = torch.tensor([[1.0, 0.0, -1.0], [0.0, value, 0.0]])
+    with pytest.raises(InputError, match=rf"labels must be \+1 .*, not {value}: replace NaN by 0"):
+        loss(name)(torch.zeros(2, 3), labels)
+
+
+@pytest.mark.parametrize("name", sorted(NEED_NEGATIVES))
+def test_losses_on_known_labels_need_negatives(name: str) -> None:
+    criterion, logits = loss(name), torch.zeros(2, 3)
+    zero_one = torch.tensor([[1, 0, 0], [0, 1, 0]])
+    for labels in (zero_one, zero_one.bool(), zero_one.float()):
+        with pytest.raises(InputError, match=f"loss '{name}' needs negative labels, coded -1.*2 \\* labels - 1"):
+            criterion(logits, labels)
+    assert criterion(logits, 2 * zero_one - 1) > 0
+    assert criterion(logits, zero_one) > 0  # a later batch may have no negatives by chance
+    assert loss(name)(logits, torch.ones(2, 3)) > 0  # full labels, all of them positive
+    assert loss("an")(logits, zero_one) > 0  # here 0 is unknown
+
+
+def test_labels_on_a_device_are_read_at_the_first_call_only() -> None:
+    criterion = loss("an")
+    with FakeTensorMode() as mode:
+        logits, labels = mode.from_tensor(torch.zeros(2, 3)).to("cuda"), mode.from_tensor(torch.ones(2, 3)).to("cuda")
+        with pytest.raises(Exception, match="_local_scalar_dense"):
+            criterion(logits, labels)
+        criterion(logits, labels)

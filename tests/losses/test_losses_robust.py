@@ -84,14 +84,14 @@ def test_limits_of_gr(scale: float) -> None:
     logits = scale * torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     labels = torch.zeros(4, 5)
     tiny = {"positive_power": 1e-9, "negative_power": 1e-9}
-    as_positive = generalised_robust(logits, labels, schedule=fixed(60.0), **tiny)
+    as_positive = generalised_robust(logits, labels, 0.0, schedule=fixed(60.0), **tiny)
     assert_close(as_positive, positive_term(logits), rtol=1e-6, atol=1e-9)
-    as_negative = generalised_robust(logits, labels, schedule=fixed(-60.0), **tiny)
+    as_negative = generalised_robust(logits, labels, 0.0, schedule=fixed(-60.0), **tiny)
     assert_close(as_negative, assume_negative(logits, labels), rtol=1e-6, atol=1e-9)
     assert_close(
-        generalised_robust(logits, labels, schedule=fixed(-60.0)), torch.sigmoid(logits), rtol=1e-12, atol=1e-14
+        generalised_robust(logits, labels, 0.0, schedule=fixed(-60.0)), torch.sigmoid(logits), rtol=1e-12, atol=1e-14
     )
-    undecided = generalised_robust(logits, labels, schedule=fixed(0.0), **tiny)
+    undecided = generalised_robust(logits, labels, 0.0, schedule=fixed(0.0), **tiny)
     assert_close(undecided, (positive_term(logits) + negative_term(logits)) / 2, rtol=1e-6, atol=1e-9)
 
 

@@ -166,7 +166,7 @@ CASES = [
     Case("ll-r", oracle.ll_r, {"share": 4.0}, (4,)),
     Case("ll-ct", oracle.ll_ct, inputs=(2,)),
     Case("ll-ct", oracle.ll_ct, {"share": 4.0}, (4,)),
-    Case("splc", oracle.splc),
+    Case("splc", oracle.splc, inputs=(2,)),
     Case("splc", oracle.splc, inputs=(1,)),
     Case(
         "splc",
@@ -176,7 +176,7 @@ CASES = [
     ),
     Case("hill", oracle.hill),
     Case("hill", oracle.hill, {"crest": 2.0, "margin": 0.0, "positive_focusing": 0.0}),
-    Case("gr", oracle.gr, exact_gradient=False),
+    Case("gr", oracle.gr, inputs=(0.0,), exact_gradient=False),
     Case("gr", oracle.gr, inputs=(0.3,), exact_gradient=False),
     Case(
         "gr",

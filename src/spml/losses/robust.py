@@ -24,7 +24,7 @@ def _margined(logits: Tensor, labels: Tensor, margin: float) -> Tensor:
 def self_paced_correction(
     logits: Tensor,
     labels: Tensor,
-    epoch: int = 2,
+    epoch: int,
     *,
     threshold: float = 0.6,
     margin: float = 1.0,
@@ -127,7 +127,7 @@ _robust = with_slope(_robust_value, _robust_slope)
 def generalised_robust(
     logits: Tensor,
     labels: Tensor,
-    progress: float = 0.0,
+    progress: float,
     *,
     schedule: RobustSchedule | None = None,
     positive_power: float = 0.01,
