@@ -1,7 +1,15 @@
-"""Measures of a multi-label prediction, batched over classes, with a stated rule for ties and empty classes.
+"""Metrics of multi-label predictions, computed for all classes at once, with explicit rules for ties and empty classes.
 
-Everywhere scores are (N, L), larger meaning more positive; the truth is coded 1/0 or +1/-1; inputs are numpy
-arrays or tensors, both on one device. NaN, a wrong shape or another coding is an `InputError`.
+Scores have shape (n_samples, n_classes); higher means more likely. Targets are 1/0 or +1/-1. Inputs are NumPy arrays or
+tensors on the same device. NaN, a wrong shape or another coding raises `InputError`.
+
+Examples
+--------
+>>> import torch
+>>> scores = torch.tensor([[0.9, 0.2], [0.8, 0.7], [0.1, 0.6]])
+>>> targets = torch.tensor([[1, 0], [0, 1], [0, 1]])
+>>> mean_average_precision(scores, targets)
+1.0
 """
 
 from spml.metrics.decisions import PredictiveValues, PseudoLabelPrecision, f1, predictive_values, pseudo_label_precision

@@ -1,4 +1,4 @@
-"""Measures of yes-or-no labels: scores above a threshold, and pseudo-labels."""
+"""Metrics of binary decisions: scores above a threshold, and pseudo-labels."""
 
 from typing import Literal, NamedTuple
 
@@ -20,14 +20,26 @@ from spml.metrics.inputs import (
 
 
 class PredictiveValues(NamedTuple):
-    """Positive and negative predictive value, each a mean over classes."""
+    """Positive and negative predictive value.
+
+    Attributes
+    ----------
+    ppv, npv : float
+        Means over classes.
+    """
 
     ppv: float
     npv: float
 
 
 class PseudoLabelPrecision(NamedTuple):
-    """Shares of the assigned positives, and of the assigned negatives, that are right; nan where none is."""
+    """Precision of pseudo-labels.
+
+    Attributes
+    ----------
+    positive, negative : float
+        Share of the assigned positives, and of the assigned negatives, that are correct; nan if there are none.
+    """
 
     positive: float
     negative: float
@@ -51,12 +63,37 @@ def f1(
     mask: Array | None = None,
     empty: Empty = "zero",
 ) -> float:
-    """F1 = 2 TP / (2 TP + FP + FN) of the labels predicted where score > threshold.
+    """F1 score of the labels whose score exceeds a threshold: 2 TP / (2 TP + FP + FN).
 
-    thresholds: one number, or one a class (L,); compared in the scores' precision.
-    average: `micro` pools the counts of all classes, `macro` is the mean of the classes' F1.
-    empty: a class with neither a positive nor a prediction has no F1. In the macro mean it counts 0 (`zero`,
-    scikit-learn's zero_division=0) or is left out (`skip`); pooled counts that are all 0 give 0 or nan alike.
+    Parameters
+    ----------
+    scores : array or tensor of shape (n_samples, n_classes)
+        Predicted scores.
+    targets : array or tensor of shape (n_samples, n_classes)
+        1 for positive, 0 or -1 for negative.
+    thresholds : float or array of shape (n_classes,)
+        A label is predicted if its score is greater. Compared in the precision of the scores.
+    average : {"micro", "macro"}
+        "micro" pools the counts of all classes; "macro" averages the F1 of the classes.
+    mask : array or tensor of shape (n_samples, n_classes), optional
+        True for the entries that count.
+    empty : {"zero", "skip"}
+        How a class without positives and predictions counts in the macro average: as 0 (scikit-learn's
+        `zero_division=0`), or not at all. If there are none in any class, the result is 0 or nan.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    InputError
+        If the inputs are invalid.
+
+    Examples
+    --------
+    >>> f1(torch.tensor([[0.9, 0.6], [0.1, 0.2]]), torch.tensor([[1, 0], [0, 1]]))
+    0.5
     """
     counts = _counts(scores, targets, thresholds, mask)
     if average == "micro":
@@ -75,10 +112,37 @@ def predictive_values(
     mask: Array | None = None,
     empty: Empty = "skip",
 ) -> PredictiveValues:
-    """PPV = TP / (TP + FP) and NPV = TN / (TN + FN), each averaged over classes (LASD, appendix A.3).
+    """Positive and negative predictive value, averaged over classes (LASD, appendix A.3).
 
-    A label is predicted where score > threshold (LASD's τ). A class with no predicted positive has no PPV, one
-    with no predicted negative no NPV: `skip` leaves it out of that mean, `zero` counts it 0.
+    PPV = TP / (TP + FP) and NPV = TN / (TN + FN).
+
+    Parameters
+    ----------
+    scores : array or tensor of shape (n_samples, n_classes)
+        Predicted scores.
+    targets : array or tensor of shape (n_samples, n_classes)
+        1 for positive, 0 or -1 for negative.
+    threshold : float or array of shape (n_classes,)
+        A label is predicted if its score is greater (LASD's τ).
+    mask : array or tensor of shape (n_samples, n_classes), optional
+        True for the entries that count.
+    empty : {"skip", "zero"}
+        How a class without predicted positives counts in the mean of PPV, and one without predicted negatives in
+        that of NPV: not at all, or as 0.
+
+    Returns
+    -------
+    PredictiveValues
+
+    Raises
+    ------
+    InputError
+        If the inputs are invalid.
+
+    Examples
+    --------
+    >>> predictive_values(torch.tensor([[0.9], [0.8], [0.1]]), torch.tensor([[1], [0], [0]]), 0.5)
+    PredictiveValues(ppv=0.5, npv=1.0)
     """
     counts = _counts(scores, targets, threshold, mask)
     ppv = counts.tp.double() / (counts.tp + counts.fp)
@@ -87,40 +151,58 @@ def predictive_values(
 
 
 def pseudo_label_precision(pseudo: Array, truth: Array) -> PseudoLabelPrecision:
-    """Precision of assigned labels over all entries of all classes (Zhou et al., tables 2 and 6).
+    """Precision of pseudo-labels over all entries of all classes (Zhou et al. 2022, tables 2 and 6).
 
-    pseudo: +1 assigned positive, -1 assigned negative, 0 not assigned; give observed labels a 0 to leave them
-    out. Only the truth of assigned entries is looked at.
+    Parameters
+    ----------
+    pseudo : array or tensor of shape (n_samples, n_classes)
+        +1 assigned positive, -1 assigned negative, 0 not assigned. Set observed labels to 0 to leave them out.
+    truth : array or tensor of shape (n_samples, n_classes)
+        1 for positive, 0 or -1 for negative. Entries that are not assigned may have any value.
+
+    Returns
+    -------
+    PseudoLabelPrecision
+
+    Raises
+    ------
+    InputError
+        If the inputs are invalid.
+
+    Examples
+    --------
+    >>> pseudo_label_precision(torch.tensor([[1, -1], [1, 0]]), torch.tensor([[1, -1], [-1, 1]]))
+    PseudoLabelPrecision(positive=0.5, negative=1.0)
     """
-    coding = "they are coded +1 positive, -1 negative and 0 not assigned"
+    coding = "use +1 for positive, -1 for negative and 0 for not assigned"
     pseudo, truth = as_table(pseudo, "pseudo-labels"), as_table(truth, "truth")
     check_together(pseudo, "pseudo-labels", truth, "truth")
     if pseudo.dtype in (torch.bool, torch.uint8):
-        raise InputError(f"pseudo-labels are {pseudo.dtype}; {coding}.")
-    yes, no = pseudo == 1, pseudo == -1
-    wrong = ~(yes | no | (pseudo == 0))
+        raise InputError(f"pseudo-labels have dtype {pseudo.dtype}; {coding}.")
+    positive, negative = pseudo == 1, pseudo == -1
+    wrong = ~(positive | negative | (pseudo == 0))
     if wrong.any():
         row, column = first_place(wrong)
-        raise InputError(f"pseudo-labels hold {float(pseudo[row, column]):g} in {at(row, column)}; {coding}.")
-    positive = checked_truth(truth, yes | no, "truth")
-    return PseudoLabelPrecision(_share(positive, yes), _share(~positive, no))
+        raise InputError(f"pseudo-labels contain {float(pseudo[row, column]):g} in {at(row, column)}; {coding}.")
+    present = checked_truth(truth, positive | negative, "truth")
+    return PseudoLabelPrecision(_share(present, positive), _share(~present, negative))
 
 
-def _share(right: Tensor, assigned: Tensor) -> float:
-    return float((right & assigned).sum().double() / assigned.sum())
+def _share(correct: Tensor, assigned: Tensor) -> float:
+    return float((correct & assigned).sum().double() / assigned.sum())
 
 
 def _counts(scores: Array, targets: Array, thresholds: float | Array, mask: Array | None) -> _Counts:
     scores, positive, kept = scores_and_truth(scores, targets, mask)
-    bar = torch.as_tensor(thresholds, dtype=scores.dtype, device=scores.device)
-    if bar.shape not in ((), (scores.shape[1],)):
+    limit = torch.as_tensor(thresholds, dtype=scores.dtype, device=scores.device)
+    if limit.shape not in ((), (scores.shape[1],)):
         raise InputError(
-            f"thresholds have shape {tuple(bar.shape)}; give one number, or one for each of the "
+            f"thresholds have shape {tuple(limit.shape)}; pass one number, or one for each of the "
             f"{scores.shape[1]} classes."
         )
-    if bar.isnan().any():
-        raise InputError("a threshold is NaN, where a number is needed.")
-    predicted = scores > bar
+    if limit.isnan().any():
+        raise InputError("a threshold is NaN; every threshold must be a number.")
+    predicted = scores > limit
     counted = torch.ones_like(positive) if kept is None else kept
     tp = (predicted & positive & counted).sum(0)
     fp = (predicted & counted).sum(0) - tp

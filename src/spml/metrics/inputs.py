@@ -1,4 +1,4 @@
-"""What every measure checks before it counts, and how the values of the classes become one."""
+"""Input checks shared by all metrics, and the mean over classes."""
 
 import math
 import warnings
@@ -15,17 +15,17 @@ Array = Tensor | np.ndarray[Any, Any]
 Empty = Literal["skip", "zero"]
 
 WORKING_MEMORY = 64 * 2**20
-TRUTH_CODING = "the truth is coded 1 and 0, or +1 and -1"
+TRUTH_CODING = "use 1 and 0, or +1 and -1"
 
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch can hold these but not compare them
 
 
 def as_table(values: Array, name: str) -> Tensor:
-    """`values` as a tensor of (rows, classes), sharing its memory where that is possible."""
+    """Convert to a tensor of (rows, classes), without a copy if possible."""
     if isinstance(values, Tensor):
         table = values.detach()
     else:
-        array = np.asarray(values)  # keeps a list of Python floats in float64, which torch would round
+        array = np.asarray(values)  # keeps a list of Python floats in float64, while torch would round them to float32
         if min(array.strides, default=0) < 0:
             array = array.copy()
         with warnings.catch_warnings():
@@ -33,7 +33,7 @@ def as_table(values: Array, name: str) -> Tensor:
             try:
                 table = torch.as_tensor(array)
             except TypeError:
-                raise InputError(f"{name} must hold numbers, not {array.dtype}.") from None
+                raise InputError(f"{name} must contain numbers, not {array.dtype}.") from None
     if table.ndim != 2 or 0 in table.shape:
         raise InputError(
             f"{name} must be a table of (rows, classes) with at least one of each, not {tuple(table.shape)}."
@@ -42,14 +42,15 @@ def as_table(values: Array, name: str) -> Tensor:
 
 
 def check_together(first: Tensor, first_name: str, second: Tensor, second_name: str) -> None:
-    """Refuse two tables of different shapes, or on different devices."""
+    """Raise `InputError` if two tables have different shapes or devices."""
     if first.shape != second.shape:
         raise InputError(
-            f"{first_name} and {second_name} must have one shape, not {tuple(first.shape)} and {tuple(second.shape)}."
+            f"{first_name} and {second_name} must have the same shape, not {tuple(first.shape)} and "
+            f"{tuple(second.shape)}."
         )
     if first.device != second.device:
         raise InputError(
-            f"{first_name} and {second_name} must be on one device, not {first.device} and {second.device}."
+            f"{first_name} and {second_name} must be on the same device, not {first.device} and {second.device}."
         )
 
 
@@ -61,10 +62,9 @@ def scores_and_truth(
     truth_name: str = "targets",
     mask_name: str = "mask",
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Checked scores (floating), truth (bool) and mask (bool); entries outside the mask may hold anything.
+    """Return checked scores (floating point), truth (bool) and mask (bool). Entries outside the mask may be anything.
 
-    What depends on values is gathered on the device and read once: on a GPU the host waits here and nowhere
-    else.
+    All checks of values are computed on the device and read together, so that a GPU is synchronised only once.
     """
     scores = as_table(scores, "scores")
     if scores.dtype == torch.bool or scores.is_complex():
@@ -82,22 +82,22 @@ def scores_and_truth(
     if math.isnan(highest):
         nan = scores.isnan()
         row, column = first_place(nan if kept is None else nan & kept)
-        raise InputError(f"scores hold NaN, first in {at(row, column)}; every score must be a number.")
+        raise InputError(f"scores contain NaN, first in {at(row, column)}; every score must be a number.")
     _check_coding(truth, kept, coding, truth_name)
     return scores, _positive(truth), kept
 
 
 def checked_truth(truth: Tensor, kept: Tensor, name: str) -> Tensor:
-    """The truth as bool, refused where an entry inside the mask is neither positive nor negative."""
+    """Return the truth as bool; raise `InputError` if an entry inside the mask is neither positive nor negative."""
     _check_coding(truth, kept, _read(_coding(truth, kept)), name)
     return _positive(truth)
 
 
 def host_array(table: Tensor) -> np.ndarray[Any, Any]:
-    """A CPU tensor as numpy sees it; bfloat16, which numpy lacks, as the same numbers in float32.
+    """Return a CPU tensor as a NumPy array; bfloat16, which NumPy lacks, becomes float32.
 
-    On the CPU the passes over whole tables are numpy's: torch splits them among threads, which wait for each
-    other many times longer than the pass takes when the machine is busy, as it is beside data loaders.
+    On the CPU, NumPy makes the passes over whole tables. Torch would use several threads, and on a machine that is
+    busy with data loaders they wait for each other much longer than the pass takes.
     """
     return (table.float() if table.dtype == torch.bfloat16 else table).numpy()
 
@@ -108,21 +108,21 @@ def _positive(truth: Tensor) -> Tensor:
     return torch.from_numpy(host_array(truth) > 0) if truth.device.type == "cpu" else truth > 0
 
 
-def _masked(table: Tensor, kept: Tensor | None, filling: int) -> Any:
-    """The table with `filling` outside the mask: a numpy array on the CPU, a tensor elsewhere."""
+def _masked(table: Tensor, kept: Tensor | None, fill: int) -> Any:
+    """Return the table with `fill` outside the mask: a NumPy array on the CPU, a tensor on other devices."""
     if table.device.type == "cpu":
         array = host_array(table)
-        return array if kept is None else np.where(kept.numpy(), array, array.dtype.type(filling))
-    return table if kept is None else torch.where(kept, table, filling)
+        return array if kept is None else np.where(kept.numpy(), array, array.dtype.type(fill))
+    return table if kept is None else torch.where(kept, table, fill)
 
 
 def _highest(scores: Tensor, kept: Tensor | None) -> list[Any]:
-    """The largest score, which is NaN exactly when one of them is: no table of flags is needed."""
+    """Return the largest score. It is NaN exactly if any score is, so no table of flags is needed."""
     return [_masked(scores, kept, 0).max()]
 
 
 def _coding(truth: Tensor, kept: Tensor | None) -> list[Any]:
-    """Lowest value, highest value, is there a 0, is there a fraction. Nothing for bool, which cannot be wrong."""
+    """Return minimum, maximum, whether there is a 0 and a fraction; nothing for bool, which is always valid."""
     if truth.dtype == torch.bool:
         return []
     values = _masked(truth, kept, 1)
@@ -144,18 +144,18 @@ def _check_coding(truth: Tensor, kept: Tensor | None, coding: list[float], name:
         values = truth.double()
         wrong = (values != 1) & (values != 0) & (values != -1)
         row, column = first_place(wrong if kept is None else wrong & kept)
-        raise InputError(f"{name} hold {float(values[row, column]):g} in {at(row, column)}; {TRUTH_CODING}.")
+        raise InputError(f"{name} contain {float(values[row, column]):g} in {at(row, column)}; {TRUTH_CODING}.")
     if low == -1 and zero:
         unknown = truth == 0
         row, column = first_place(unknown if kept is None else unknown & kept)
         raise InputError(
-            f"{name} hold both -1 and 0, the first 0 in {at(row, column)}, so that 0 would mean unknown; "
-            f"{TRUTH_CODING}, and unknown entries must be masked out."
+            f"{name} contain both -1 and 0, the first 0 in {at(row, column)}, so 0 would mean unknown; "
+            f"{TRUTH_CODING}, and exclude unknown entries by a mask."
         )
 
 
 def first_place(flags: Tensor) -> tuple[int, int]:
-    """Row and column of the first entry that is set."""
+    """Return row and column of the first True entry."""
     row, column = flags.nonzero()[0].tolist()
     return int(row), int(column)
 
@@ -164,17 +164,36 @@ def at(row: int, column: int) -> str:
     return f"row {row}, column {column} (counted from 0)"
 
 
-def class_blocks(rows: int, classes: int, bytes_an_entry: int, memory: int) -> Iterator[slice]:
-    """Slices of classes whose working copies take at most `memory` bytes, or of one class."""
-    width = max(1, memory // (rows * bytes_an_entry))
+def class_blocks(rows: int, classes: int, bytes_per_entry: int, memory: int) -> Iterator[slice]:
+    """Yield slices of classes whose working copies fit into `memory` bytes, at least one class each."""
+    width = max(1, memory // (rows * bytes_per_entry))
     for start in range(0, classes, width):
         yield slice(start, min(start + width, classes))
 
 
 def mean_over_classes(values: Tensor, empty: Empty = "skip") -> float:
-    """Mean of the classes' values, where nan marks a class that has none.
+    """Mean over classes, where nan marks a class without a value.
 
-    `skip` leaves such a class out (and is nan if all are such), `zero` counts it 0 and keeps it in the mean.
+    Parameters
+    ----------
+    values : Tensor of shape (n_classes,)
+    empty : {"skip", "zero"}
+        How nan counts: not at all, or as 0. With "skip" the mean is nan if all values are.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    InputError
+        If `empty` is something else.
+
+    Examples
+    --------
+    >>> values = torch.tensor([0.5, 1.0, float("nan")])
+    >>> mean_over_classes(values), mean_over_classes(values, empty="zero")
+    (0.75, 0.5)
     """
     if empty == "skip":
         return float(values.nanmean())

@@ -1,4 +1,4 @@
-"""How well scores rank: average precision down a class, precision and recall at the top of a row."""
+"""Ranking metrics: average precision of a class; precision and recall among the top scores of a row."""
 
 from typing import Any
 
@@ -18,44 +18,68 @@ from spml.metrics.inputs import (
     scores_and_truth,
 )
 
-_STRIP = 1 << 24  # entries of a large table that are checked at one time
+_STRIP = 1 << 24  # large tables are checked in strips of this many entries
 
 
 def average_precision(
     scores: Array, targets: Array, *, mask: Array | None = None, memory: int = WORKING_MEMORY
 ) -> Tensor:
-    """Average precision of each class, (N, L) -> (L,) in float64 on the scores' device.
+    """Average precision of every class.
 
-    AP_c = mean over positives i of #{positives j: s_j >= s_i} / #{rows j: s_j >= s_i}
+    AP_c is the mean, over the positives i of class c, of #{positives j: s_j >= s_i} / #{rows j: s_j >= s_i}. This is
+    scikit-learn's step-wise area: equal scores share one threshold, so the order of the rows does not matter.
 
-    which is scikit-learn's step-wise area: equal scores are one threshold, whatever the order of the rows.
-    Scores are compared in the precision they come in. A class without a positive is nan.
+    Parameters
+    ----------
+    scores : array or tensor of shape (n_samples, n_classes)
+        Predicted scores; higher means more likely. Logits and probabilities give the same result. They are compared
+        in the precision they have.
+    targets : array or tensor of shape (n_samples, n_classes)
+        1 for positive, 0 or -1 for negative.
+    mask : array or tensor of shape (n_samples, n_classes), optional
+        True for the entries that count.
+    memory : int
+        Bytes for working copies. Classes are processed in blocks that fit, at least one at a time.
 
-    mask: entries to count (bool, N x L); the others are as if their row were absent for that class.
-    memory: bytes of working copies; classes are taken as many at a time as fit, and one at the least.
+    Returns
+    -------
+    Tensor of shape (n_classes,), float64
+        On the device of the scores. nan for classes without positives.
 
-    On a CPU nothing of the tables' size is made beside them, so they may be mapped files larger than memory.
+    Raises
+    ------
+    InputError
+        If the inputs are invalid.
+
+    Notes
+    -----
+    On a CPU the tables are not copied as a whole, so they may be memory-mapped files larger than memory.
+
+    Examples
+    --------
+    >>> average_precision(torch.tensor([[0.9], [0.8], [0.1]]), torch.tensor([[0], [1], [0]]))
+    tensor([0.5000], dtype=torch.float64)
     """
     scores, positive, kept = _checked(scores, targets, mask)
     rows, classes = scores.shape
     on_cpu = scores.device.type == "cpu"
-    way, bytes_an_entry = (_by_counting, 10) if on_cpu else (_by_cumulating, 48)
+    compute, bytes_per_entry = (_by_counting, 10) if on_cpu else (_by_cumulating, 48)
     result = torch.empty(classes, dtype=torch.float64, device=scores.device)
-    for block in class_blocks(rows, classes, bytes_an_entry, memory):
-        result[block] = way(scores[:, block], positive[:, block], None if kept is None else kept[:, block])
+    for block in class_blocks(rows, classes, bytes_per_entry, memory):
+        result[block] = compute(scores[:, block], positive[:, block], None if kept is None else kept[:, block])
     return result
 
 
 def _by_counting(scores: Tensor, positive: Tensor, kept: Tensor | None) -> Tensor:
-    """The formula as it stands: sort the values alone, and look up the few positives among them.
+    """Compute the formula directly: sort the scores, and look up the few positives among them.
 
-    numpy sorts plain values several times faster than anything sorts values with their places.
+    NumPy sorts plain values several times faster than any library sorts values together with their positions.
     """
     classes = scores.shape[1]
-    # numpy sorts float16 slowly; float32 holds it exactly.
-    values = _turned(scores, np.float64 if scores.dtype == torch.float64 else np.float32)
-    truths = _turned(positive, np.bool_)
-    insides = None if kept is None else _turned(kept, np.bool_)
+    # NumPy sorts float16 slowly; float32 represents it exactly.
+    values = _transposed(scores, np.float64 if scores.dtype == torch.float64 else np.float32)
+    truths = _transposed(positive, np.bool_)
+    insides = None if kept is None else _transposed(kept, np.bool_)
     result = np.full(classes, np.nan)
     for c in range(classes):
         value, truth = values[c], truths[c]
@@ -72,11 +96,11 @@ def _by_counting(scores: Tensor, positive: Tensor, kept: Tensor | None) -> Tenso
 
 
 def _checked(scores: Array, targets: Array, mask: Array | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """`scores_and_truth`; of a large table on the CPU the truth as it came, coded by its sign, and nothing copied."""
+    """`scores_and_truth`, but large tables on the CPU are checked in strips and returned without a copy."""
     scores, truth = as_table(scores, "scores"), as_table(targets, "targets")
     kept = None if mask is None else as_table(mask, "mask").bool()
-    alike = all(table is None or table.shape == scores.shape for table in (truth, kept))
-    if scores.device.type != "cpu" or not scores.is_floating_point() or scores.numel() <= _STRIP or not alike:
+    same_shape = all(table is None or table.shape == scores.shape for table in (truth, kept))
+    if scores.device.type != "cpu" or not scores.is_floating_point() or scores.numel() <= _STRIP or not same_shape:
         return scores_and_truth(scores, truth, kept)
     negative = zero = False
     step = max(1, _STRIP // scores.shape[1])
@@ -85,17 +109,17 @@ def _checked(scores: Array, targets: Array, mask: Array | None) -> tuple[Tensor,
         inside = None if kept is None else kept[rows]
         try:
             scores_and_truth(scores[rows], truth[rows], inside)
-        except InputError:  # all of it together, so that the sentence names the place
+        except InputError:  # check the whole table, so that the message names the right row
             return scores_and_truth(scores, truth, kept)
         if truth.dtype != torch.bool:
             counted = truth[rows] if inside is None else truth[rows][inside]
             negative, zero = negative or bool((counted < 0).any()), zero or bool((counted == 0).any())
-    # A strip of 1 and 0 and another of +1 and -1: only together they are wrong.
+    # Strips of 1/0 and strips of +1/-1 are valid alone, but not together.
     return scores_and_truth(scores, truth, kept) if negative and zero else (scores, truth, kept)
 
 
-def _turned(table: Tensor, dtype: type) -> np.ndarray[Any, Any]:
-    """A copy (L, N) with each class in one piece, made in strips of rows that fit the cache; bool: where above 0."""
+def _transposed(table: Tensor, dtype: type) -> np.ndarray[Any, Any]:
+    """Copy to (L, N), class by class contiguous, in strips of rows that fit the cache; for bool: whether above 0."""
     array, strip = host_array(table), 512
     result = np.empty(array.shape[::-1], dtype)
     for start in range(0, array.shape[0], strip):
@@ -105,28 +129,28 @@ def _turned(table: Tensor, dtype: type) -> np.ndarray[Any, Any]:
 
 
 def _by_cumulating(scores: Tensor, positive: Tensor, kept: Tensor | None) -> Tensor:
-    """The same number from tensor operations alone, without waiting for the device.
+    """Compute the same values by tensor operations only, without synchronising the device.
 
-    Down the sorted scores, the last entry of each run of equal scores is a threshold; the positives that came
-    since the threshold before it all have the precision found there.
+    In the sorted scores, the last entry of each run of equal scores is a threshold. All positives since the previous
+    threshold have the precision at this one.
     """
-    value, place = scores.T.sort(dim=1, descending=True)
+    value, position = scores.T.sort(dim=1, descending=True)
     truth = positive.T
     if kept is None:
-        seen = torch.arange(1, value.shape[1] + 1, device=scores.device)
+        ranked = torch.arange(1, value.shape[1] + 1, device=scores.device)
     else:
         inside = kept.T
         truth = truth & inside
-        # An entry outside the mask before the first one inside has seen nothing, and adds nothing.
-        seen = inside.gather(1, place).cumsum(1, dtype=torch.int32).clamp_(min=1)
-    found = truth.gather(1, place).cumsum(1, dtype=torch.int32)
-    del place
+        # Entries outside the mask before the first one inside add nothing; 1 avoids a division by 0.
+        ranked = inside.gather(1, position).cumsum(1, dtype=torch.int32).clamp_(min=1)
+    found = truth.gather(1, position).cumsum(1, dtype=torch.int32)
+    del position
     threshold = torch.ones_like(found, dtype=torch.bool)
     torch.ne(value[:, :-1], value[:, 1:], out=threshold[:, :-1])
     found_before = (found * threshold).cummax(1).values.roll(1, dims=1)
     found_before[:, 0] = 0
     gained = (found - found_before).mul_(threshold)
-    return found.double().div_(seen).mul_(gained).sum(1) / found[:, -1]
+    return found.double().div_(ranked).mul_(gained).sum(1) / found[:, -1]
 
 
 def mean_average_precision(
@@ -137,37 +161,109 @@ def mean_average_precision(
     empty: Empty = "skip",
     memory: int = WORKING_MEMORY,
 ) -> float:
-    """Mean over classes of `average_precision`.
+    """Mean average precision (mAP): the mean of `average_precision` over classes.
 
-    A class without a positive is left out (`skip`), or counts 0 and stays in the mean (`zero`), as in the
-    tables of Cole et al. and those after them.
+    Parameters
+    ----------
+    scores : array or tensor of shape (n_samples, n_classes)
+        Predicted scores; higher means more likely.
+    targets : array or tensor of shape (n_samples, n_classes)
+        1 for positive, 0 or -1 for negative.
+    mask : array or tensor of shape (n_samples, n_classes), optional
+        True for the entries that count.
+    empty : {"skip", "zero"}
+        How a class without positives counts: left out of the mean, or as 0 (as in Cole et al. 2021 and later papers).
+    memory : int
+        Bytes for working copies.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; nan if all classes are left out.
+
+    Raises
+    ------
+    InputError
+        If the inputs are invalid.
+
+    Examples
+    --------
+    >>> scores, targets = torch.tensor([[0.9, 0.3], [0.8, 0.7]]), torch.tensor([[1, 0], [0, 0]])
+    >>> mean_average_precision(scores, targets), mean_average_precision(scores, targets, empty="zero")
+    (1.0, 0.5)
     """
     return mean_over_classes(average_precision(scores, targets, mask=mask, memory=memory), empty)
 
 
 def precision_at(scores: Array, targets: Array, k: int) -> float:
-    """Mean over rows of the share of positives among a row's k highest scores.
+    """Precision at k: the share of positives among the k highest scores of a row, averaged over rows.
 
-    Of equal scores the lower class index comes first. A row without a positive counts 0.
+    A row without positives counts as 0.
+
+    Parameters
+    ----------
+    scores : array or tensor of shape (n_samples, n_classes)
+        Predicted scores. Among equal scores, the lower class index comes first.
+    targets : array or tensor of shape (n_samples, n_classes)
+        1 for positive, 0 or -1 for negative.
+    k : int
+        From 1 to the number of classes.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    InputError
+        If the inputs are invalid.
+
+    Examples
+    --------
+    >>> precision_at(torch.tensor([[0.9, 0.2, 0.8], [0.1, 0.7, 0.6]]), torch.tensor([[1, 0, 1], [1, 1, 0]]), k=2)
+    0.75
     """
     found, _ = _top(scores, targets, k)
     return float(found.double().mean() / k)
 
 
 def recall_at(scores: Array, targets: Array, k: int) -> float:
-    """Mean over rows of the share of a row's positives that are among its k highest scores.
+    """Recall at k: the share of a row's positives that are among its k highest scores, averaged over rows.
 
-    Of equal scores the lower class index comes first. A row without a positive is left out (nan if all are).
+    Rows without positives are left out; nan if all are.
+
+    Parameters
+    ----------
+    scores : array or tensor of shape (n_samples, n_classes)
+        Predicted scores. Among equal scores, the lower class index comes first.
+    targets : array or tensor of shape (n_samples, n_classes)
+        1 for positive, 0 or -1 for negative.
+    k : int
+        From 1 to the number of classes.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    InputError
+        If the inputs are invalid.
+
+    Examples
+    --------
+    >>> recall_at(torch.tensor([[0.9, 0.2, 0.8], [0.1, 0.7, 0.6]]), torch.tensor([[1, 0, 1], [1, 1, 0]]), k=2)
+    0.75
     """
     found, positives = _top(scores, targets, k)
     return float((found.double() / positives).nanmean())
 
 
 def _top(scores: Array, targets: Array, k: int) -> tuple[Tensor, Tensor]:
-    """Per row: positives among the k highest scores, and all positives."""
+    """Return, for every row, the number of positives among the k highest scores, and of all positives."""
     scores, positive, _ = scores_and_truth(scores, targets)
     classes = scores.shape[1]
     if not 1 <= k <= classes:
-        raise InputError(f"k is {k}; with {classes} classes it must lie in 1 to {classes}.")
+        raise InputError(f"k is {k}; with {classes} classes it must be between 1 and {classes}.")
     order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]
     return positive.gather(1, order).sum(1), positive.sum(1)
