@@ -61,14 +61,14 @@ def trained(photos, tmp_path_factory):
     return out
 
 
-def test_train_twice_does_not_train_twice(spml, photos, trained):
+def test_a_finished_run_is_not_trained_again(spml, photos, trained):
     before = (trained / "last.safetensors").stat().st_mtime_ns
     code, _ = spml("train", photos, "--out", trained, *OPTIONS, "--device", "cpu")
     assert code == 0
     assert (trained / "last.safetensors").stat().st_mtime_ns == before
 
 
-def test_other_settings_are_refused(spml, photos, trained):
+def test_other_settings_raise(spml, photos, trained):
     code, text = spml("train", photos, "--out", trained, *OPTIONS, "--device", "cpu", "--seed", "7")
     assert code == 2
     assert "train.seed was 0, now 7" in text
@@ -107,7 +107,7 @@ def test_recover_and_report(spml, trained, tmp_path):
     assert "data:image" in page
 
 
-def test_a_few_labelled_rows_are_used(spml, trained, tmp_path):
+def test_recover_uses_labelled_rows(spml, trained, tmp_path):
     table = tmp_path / "looked-at.csv"
     table.write_text("name,label\nred/1.png,red\nred/1.png,green\nred/0.png,red\n")
     code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
@@ -120,7 +120,7 @@ def test_a_few_labelled_rows_are_used(spml, trained, tmp_path):
     table.write_text("name,label\nred/0.png,red\ngreen/1.png,red\n")
     code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
     assert code == 2
-    assert "line 3: 'green/1.png' is listed without 'green', which it is known to have" in text
+    assert "line 3: 'green/1.png' is listed without 'green', its observed label" in text
     table.write_text("name,label\nred/99.png,red\n")
     code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
     assert code == 2
@@ -136,7 +136,7 @@ def test_info_and_methods(spml, trained):
     assert "lasd" in text
 
 
-def test_info_of_a_run_that_is_not_finished(spml, trained, tmp_path):
+def test_info_of_an_unfinished_run(spml, trained, tmp_path):
     for name in ("run.json", "log.jsonl", "last.safetensors"):
         shutil.copy(trained / name, tmp_path)
     code, text = spml("info", tmp_path)
@@ -146,7 +146,7 @@ def test_info_of_a_run_that_is_not_finished(spml, trained, tmp_path):
     assert spml("info", tmp_path / "nothing")[0] == 2
 
 
-def test_recovery_is_told_how_many_labels_a_row_has(spml, trained, tmp_path):
+def test_recover_uses_k(spml, trained, tmp_path):
     counts = []
     for k in (1.1, 2.5):
         assert spml("recover", trained, "--out", tmp_path / f"{k}.csv", "--k", k)[0] == 0
@@ -165,7 +165,7 @@ def test_recovery_is_told_how_many_labels_a_row_has(spml, trained, tmp_path):
         (("--head", "cam"), "--head cam is for images"),
     ],
 )
-def test_options_of_images_are_refused_on_features(spml, matrix, tmp_path, options, sentence):
+def test_image_options_raise_on_features(spml, matrix, tmp_path, options, sentence):
     code, text = spml(*matrix, tmp_path / "run", *options)
     assert code == 2
     assert sentence in text
@@ -180,7 +180,7 @@ def test_a_run_is_a_folder(spml, matrix, tmp_path):
     assert (tmp_path / "file.csv").read_text() == "mine"
 
 
-def test_another_method_is_what_is_said_first(spml, matrix, tmp_path):
+def test_a_changed_method_is_reported_first(spml, matrix, tmp_path):
     assert spml(*matrix, tmp_path / "run", "--method", "role", "--k", 2)[0] == 0
     code, text = spml(*matrix, tmp_path / "run", "--method", "lasd", "--k", 1.5)
     assert code == 2
@@ -189,7 +189,7 @@ def test_another_method_is_what_is_said_first(spml, matrix, tmp_path):
     assert "was None, now None" not in text
 
 
-def test_labels_that_cannot_be_read_say_what_can(spml, matrix, tmp_path):
+def test_unreadable_labels_raise(spml, matrix, tmp_path):
     (tmp_path / "y.txt").write_text("a\nb\n")
     np.save(tmp_path / "objects.npy", np.array(["a", None], object), allow_pickle=True)
     for name, sentence in (
@@ -206,7 +206,7 @@ def test_labels_that_cannot_be_read_say_what_can(spml, matrix, tmp_path):
     assert "it was found beside the features, name another file as the labels" in text
 
 
-def test_mistakes_are_said_before_images_are_read(spml, photos, tmp_path):
+def test_options_are_checked_before_images_are_read(spml, photos, tmp_path):
     data = tmp_path / "photos"
     shutil.copytree(photos, data)
     (data / "red" / "broken.jpg").write_bytes(b"no image")  # which would be said once they are
@@ -222,7 +222,7 @@ def test_mistakes_are_said_before_images_are_read(spml, photos, tmp_path):
         assert "broken.jpg" not in text
 
 
-def test_images_inside_of_a_table_are_not_trained_on(spml, tmp_path):
+def test_images_inside_a_table_raise(spml, tmp_path):
     picture = b"\x89PNG"
     for name, cells in (("bytes", [picture, picture]), ("structs", [{"bytes": picture, "path": "a.png"}] * 2)):
         path = tmp_path / f"{name}.parquet"
@@ -234,7 +234,7 @@ def test_images_inside_of_a_table_are_not_trained_on(spml, tmp_path):
         assert len(text) < 400
 
 
-def test_images_that_a_table_names_may_be_missing_where_they_are_skipped(spml, photos, tmp_path):
+def test_missing_images_of_a_table_can_be_skipped(spml, photos, tmp_path):
     lines = [f"{path},{path.parent.name}" for path in sorted(photos.glob("*/*.png"))]
     (tmp_path / "photos.csv").write_text("\n".join(["path,label", "gone.png,red", *lines]))
     command = ("train", tmp_path / "photos.csv", "--out", tmp_path / "run", *OPTIONS, "--device", "cpu")
@@ -246,14 +246,14 @@ def test_images_that_a_table_names_may_be_missing_where_they_are_skipped(spml, p
     assert "1 of 37 images cannot be read and are left out: gone.png\n" in text
 
 
-def test_recovered_labels_have_their_own_thresholds(spml, trained, photos, tmp_path):
+def test_predict_with_recover_takes_no_thresholds(spml, trained, photos, tmp_path):
     for option in (("--threshold", 0.9), ("--top", 2)):
         code, text = spml("predict", trained, photos, "--out", tmp_path / "tags.csv", "--recover", *option)
         assert code == 2
         assert "uses its own thresholds: leave --threshold and --top out" in text
 
 
-def test_features_train_too(spml, tmp_path):
+def test_features_can_be_trained_on(spml, tmp_path):
     draw = np.random.default_rng(0)
     single = draw.integers(0, 3, 60)
     values = 0.3 * draw.normal(size=(60, 5)) + np.eye(5)[single]
@@ -293,7 +293,7 @@ def test_features_train_too(spml, tmp_path):
         (("predict", "nowhere", "a.jpg", "--out", "tags.txt"), "the file must end in"),
     ],
 )
-def test_bad_input_is_one_sentence(spml, tmp_path, monkeypatch, arguments, sentence):
+def test_invalid_input_is_reported_in_one_sentence(spml, tmp_path, monkeypatch, arguments, sentence):
     monkeypatch.chdir(tmp_path)
     code, text = spml(*arguments)
     assert code == 2
@@ -302,7 +302,7 @@ def test_bad_input_is_one_sentence(spml, tmp_path, monkeypatch, arguments, sente
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unreadable_image_is_named_or_skipped(spml, photos, tmp_path):
+def test_unreadable_images_raise_or_are_skipped(spml, photos, tmp_path):
     data = tmp_path / "photos"
     shutil.copytree(photos, data)
     (data / "red" / "broken.jpg").write_bytes(b"no image")
@@ -324,7 +324,7 @@ def matrix(tmp_path):
     return ("train", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--epochs", 1, "--device", "cpu", "--out")
 
 
-def test_other_data_with_the_same_labels_is_refused(spml, matrix, tmp_path):
+def test_changed_features_raise(spml, matrix, tmp_path):
     assert spml(*matrix, tmp_path / "run")[0] == 0
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((60, 5)).astype(np.float32))
     code, text = spml(*matrix, tmp_path / "run")
@@ -332,7 +332,7 @@ def test_other_data_with_the_same_labels_is_refused(spml, matrix, tmp_path):
     assert "begun with other settings: its rows or their files are others now." in text
 
 
-def test_other_photos_with_the_same_labels_are_refused(spml, photos, tmp_path):
+def test_renamed_photos_raise(spml, photos, tmp_path):
     shutil.copytree(photos, tmp_path / "photos")
     command = ("train", tmp_path / "photos", "--out", tmp_path / "run", *OPTIONS[:-1], "0.001", "--device", "cpu")
     assert spml(*command)[0] == 0
@@ -340,7 +340,7 @@ def test_other_photos_with_the_same_labels_are_refused(spml, photos, tmp_path):
     assert "its rows or their files are others now" in spml(*command)[1]
 
 
-def test_replaced_photos_of_the_same_names_are_refused(spml, photos, tmp_path):
+def test_replaced_photos_raise(spml, photos, tmp_path):
     shutil.copytree(photos, tmp_path / "photos")
     command = ("train", tmp_path / "photos", "--out", tmp_path / "run", *OPTIONS[:-1], "0.001", "--device", "cpu")
     assert spml(*command)[0] == 0
@@ -352,7 +352,7 @@ def test_replaced_photos_of_the_same_names_are_refused(spml, photos, tmp_path):
     assert "its rows or their files are others now" in text
 
 
-def test_what_made_no_step_blocks_nobody(spml, matrix, tmp_path):
+def test_a_run_without_steps_can_be_restarted_with_other_settings(spml, matrix, tmp_path):
     code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e38)
     assert code == 2
     assert "the loss became" in text
@@ -368,7 +368,7 @@ def test_what_made_no_step_blocks_nobody(spml, matrix, tmp_path):
     assert json.loads((tmp_path / "run" / "run.json").read_text())["train"]["learning_rate"] == 1e-4
 
 
-def test_a_file_of_another_program_is_left_alone(spml, matrix, tmp_path):
+def test_run_json_of_another_program_is_kept(spml, matrix, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text('{"other": 1}')
     code, text = spml(*matrix, tmp_path / "run")
@@ -377,7 +377,7 @@ def test_a_file_of_another_program_is_left_alone(spml, matrix, tmp_path):
     assert (tmp_path / "run" / "run.json").read_text() == '{"other": 1}'
 
 
-def test_two_commands_do_not_share_a_folder(spml, matrix, tmp_path):
+def test_a_run_folder_is_locked(spml, matrix, tmp_path):
     with lock_folder(tmp_path / "run"):
         code, text = spml(*matrix, tmp_path / "run")
     assert code == 2
@@ -386,7 +386,7 @@ def test_two_commands_do_not_share_a_folder(spml, matrix, tmp_path):
     assert not list((tmp_path / "run").glob(".*"))
 
 
-def test_a_folder_is_claimed_by_the_lock_that_is_there(tmp_path, monkeypatch):
+def test_a_removed_lock_file_is_locked_again(tmp_path, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
     real, calls = fcntl.flock, []
 
@@ -405,7 +405,7 @@ def test_a_folder_is_claimed_by_the_lock_that_is_there(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "used"), [((), 1e-3), (("--learning-rate", "1e-5"), 1e-5)])
-def test_the_learning_rate_given_is_the_one_used(spml, matrix, tmp_path, given, used):
+def test_the_learning_rate_is_used(spml, matrix, tmp_path, given, used):
     assert spml(*matrix, tmp_path / "run", *given)[0] == 0
     assert json.loads((tmp_path / "run" / "run.json").read_text())["train"]["learning_rate"] == used
 
@@ -424,20 +424,68 @@ def test_the_learning_rate_given_is_the_one_used(spml, matrix, tmp_path, given, 
         (("--method", "role", "--k", "nan"), "the number of classes, not nan"),
     ],
 )
-def test_options_out_of_range_are_one_sentence(spml, matrix, tmp_path, options, sentence):
+def test_options_out_of_range_raise(spml, matrix, tmp_path, options, sentence):
     code, text = spml(*matrix, tmp_path / "run", *options)
     assert code == 2
     assert sentence in text
     assert "Traceback" not in text
 
 
-def test_a_run_does_not_lie_among_its_data(spml, photos):
+def test_the_run_folder_is_not_the_data_folder(spml, photos):
     code, text = spml("train", photos, "--out", photos, *OPTIONS)
     assert code == 2
     assert "is the data itself" in text
 
 
-def test_labels_do_not_lie_among_the_data(spml, photos, trained, tmp_path):
+def test_a_file_of_the_user_is_replaced_only_with_force(spml, photos, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    for command, name in (
+        (("recover", run), "labels.csv"),
+        (("report", run), "report.html"),
+        (("predict", run, photos / "red", "--device", "cpu"), "tags.csv"),
+    ):
+        out = tmp_path / name
+        out.write_text("mine")
+        code, text = spml(*command, "--out", out)
+        assert code == 2
+        assert f"{out} already exists: use --force to replace it, or another --out" in text
+        assert out.read_text() == "mine"
+        assert spml(*command, "--out", out, "--force")[0] == 0
+        written = out.read_bytes()
+        assert spml(*command, "--out", out)[0] == 0  # its own, unchanged file
+        assert out.read_bytes() == written
+        out.write_bytes(written + b"edited")
+        assert spml(*command, "--out", out)[0] == 2
+        assert out.read_bytes() == written + b"edited"
+
+
+def test_files_of_a_run_are_never_replaced(spml, photos, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    for command, name in (
+        (("recover", run, "--format", "coco"), "run.json"),
+        (("predict", run, photos / "red", "--device", "cpu"), "log.jsonl"),
+    ):
+        code, text = spml(*command, "--out", run / name, "--force")
+        assert code == 2
+        assert f"--out {run / name} is a file of the run itself" in text
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_results_do_not_go_into_a_folder_with_files_of_the_same_names(spml, matrix, tmp_path):
+    for name, command in (("names.json", matrix), ("table.csv", ("bench", "scenes", "--out"))):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        code, text = spml(*command, folder)
+        assert code == 2
+        assert f"already contains {name}, which would be replaced" in text
+        assert [path.name for path in folder.iterdir()] == [name]
+
+
+def test_outputs_do_not_go_into_the_data_folder(spml, photos, trained, tmp_path):
     before = sorted(photos.rglob("*"))
     predict = ("predict", trained, photos / "red", "--device", "cpu")
     for command, out in (
@@ -453,7 +501,7 @@ def test_labels_do_not_lie_among_the_data(spml, photos, trained, tmp_path):
     assert spml(*predict, "--out", tmp_path / "labels.csv")[0] == 0
 
 
-def test_labels_do_not_replace_images_of_a_table(tmp_path):
+def test_outputs_do_not_replace_images_of_a_table(tmp_path):
     """Beside the table itself there is room."""
     table, images, run = tmp_path / "tags.csv", tmp_path / "elsewhere", tmp_path / "run"
     run.mkdir()
@@ -465,7 +513,7 @@ def test_labels_do_not_replace_images_of_a_table(tmp_path):
     check_output_path(tmp_path / "labels.csv", run)
 
 
-def test_labels_do_not_replace_what_they_are_made_of(spml, matrix, tmp_path):
+def test_outputs_do_not_replace_their_inputs(spml, matrix, tmp_path):
     (tmp_path / "y.csv").write_text("label\n" + "".join(f"{'ab'[row % 2]}\n" for row in range(60)))
     command = [tmp_path / "y.csv" if part == tmp_path / "y.npy" else part for part in matrix]
     assert spml(*command, tmp_path / "run")[0] == 0
@@ -474,12 +522,12 @@ def test_labels_do_not_replace_what_they_are_made_of(spml, matrix, tmp_path):
     assert f"--out {tmp_path / 'y.csv'} is a file the run was trained on" in text
     table = tmp_path / "new.parquet"
     parquet.write_table(pa.table({f"f{i}": np.zeros(2) for i in range(5)}), table)
-    code, text = spml("predict", tmp_path / "run", table, "--out", table, "--device", "cpu")
+    code, text = spml("predict", tmp_path / "run", table, "--out", table, "--device", "cpu", "--force")
     assert code == 2
     assert f"--out {table} is one of the inputs" in text
 
 
-def test_a_run_broken_off_labels_and_says_so(spml, photos, trained, tmp_path):
+def test_predict_warns_about_an_unfinished_run(spml, photos, trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     (run / "predictions.safetensors").unlink()
@@ -507,7 +555,7 @@ def test_damaged_files_of_a_run_are_named(spml, trained, tmp_path, file, content
     assert f"{file} is not a file this program wrote" in text
 
 
-def test_what_zeros_were_taken_for_is_said(spml, matrix, tmp_path):
+def test_the_meaning_of_zeros_is_printed(spml, matrix, tmp_path):
     known = np.eye(3, dtype=np.int8)[np.load(tmp_path / "y.npy")]
     for row, said in ((known[0], False), (np.ones(3), True)):
         known[0] = row
@@ -518,7 +566,7 @@ def test_what_zeros_were_taken_for_is_said(spml, matrix, tmp_path):
 
 
 @pytest.mark.parametrize("labels", [np.array(3), np.full(60, 2**63, np.uint64)])
-def test_labels_that_are_none_are_one_sentence(spml, matrix, tmp_path, labels):
+def test_invalid_label_files_raise(spml, matrix, tmp_path, labels):
     np.save(tmp_path / "y.npy", labels)
     code, text = spml(*matrix, tmp_path / "run")
     assert code == 2
@@ -536,7 +584,7 @@ def test_brackets_in_a_path_are_shown(spml, matrix, tmp_path):
     assert "[red].npy" in text.replace("\n", "")
 
 
-def test_predict_leaves_hidden_files_out_and_names_what_it_cannot_write(spml, trained, photos, tmp_path):
+def test_predict_skips_hidden_files_and_reports_write_errors(spml, trained, photos, tmp_path):
     shutil.copytree(photos / "red", tmp_path / "red")
     (tmp_path / "red" / "._1.png").write_bytes(b"not an image")
     code, text = spml("predict", trained, tmp_path / "red", "--out", tmp_path / "tags.csv", "--device", "cpu")
@@ -550,7 +598,7 @@ def test_predict_leaves_hidden_files_out_and_names_what_it_cannot_write(spml, tr
     assert "the file name is not valid UTF-8" in text
 
 
-def test_an_input_that_cannot_be_read_is_no_failed_write(spml, matrix, tmp_path, monkeypatch):
+def test_a_read_error_is_not_reported_as_a_write_error(spml, matrix, tmp_path, monkeypatch):
     assert spml(*matrix, tmp_path / "run")[0] == 0
 
     def fail(*_):

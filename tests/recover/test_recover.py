@@ -39,7 +39,7 @@ CLASSES = ("cat", 'a "big" dog', "Straße, nass", "<b>&amp;", "鳥", "line\nbrea
 
 
 class World:
-    """Rows whose labels are drawn from known probabilities, given that there is one; one of them is named.
+    """Rows whose labels are drawn from known probabilities, given that there is one; one of them is observed.
 
     The network's logits are the true ones, shifted by class and shrunk.
     """
@@ -122,7 +122,7 @@ def enumerated(p: np.ndarray, single: int | None, absent: tuple[int, ...] = ()) 
 
 
 @given(nps.arrays(np.float64, 5, elements=st.floats(0.001, 0.999)), st.integers(0, 4))
-def test_confidences_are_those_of_enumeration(p: np.ndarray, single: int) -> None:
+def test_confidences_agree_with_enumeration(p: np.ndarray, single: int) -> None:
     calibration = as_they_are(5)
     known = np.zeros((3, 5), np.int8)
     known[1:, single] = 1
@@ -134,7 +134,7 @@ def test_confidences_are_those_of_enumeration(p: np.ndarray, single: int) -> Non
     np.testing.assert_allclose(confidences[2], enumerated(p, single, (other,)), rtol=1e-5)
 
 
-def test_what_is_known_is_certain_and_several_positives_say_nothing_of_the_rest() -> None:
+def test_known_labels_are_certain_and_several_positives_do_not_change_the_rest() -> None:
     p = np.array([[0.2, 0.5, 0.7, 0.9]])
     known = np.array([[1, 1, 0, -1]], np.int8)
     np.testing.assert_allclose(as_they_are(4).confidences(p, known), [[1, 1, 0.7, 0]], rtol=1e-6)
@@ -145,9 +145,7 @@ def test_what_is_known_is_certain_and_several_positives_say_nothing_of_the_rest(
 @pytest.mark.parametrize(
     ("classes", "labels", "tolerance"), [(2, 1.0, 1e-12), (20, 1.5, 1e-12), (312, 31.0, 1e-9), (1000, 200.0, 1e-3)]
 )
-def test_the_integral_is_the_mean_of_one_over_the_number_of_labels(
-    classes: int, labels: float, tolerance: float
-) -> None:
+def test_the_integral_is_the_mean_inverse_number_of_labels(classes: int, labels: float, tolerance: float) -> None:
     p = np.random.default_rng(0).dirichlet(np.ones(classes)) * labels
     p = np.minimum(p, 0.95)
     count = np.ones(1)  # the distribution of the number of other labels, one label at a time
@@ -159,7 +157,7 @@ def test_the_integral_is_the_mean_of_one_over_the_number_of_labels(
 
 @pytest.mark.parametrize("at_least_one", [True, False])
 @pytest.mark.parametrize("k", [None, 1.9])
-def test_the_gradient_is_that_of_the_objective(at_least_one: bool, k: float | None) -> None:
+def test_the_gradient_matches_the_objective(at_least_one: bool, k: float | None) -> None:
     world = World(40, seed=3)
     known = world.known.copy()
     known[:10] = world.signed[:10]
@@ -174,7 +172,7 @@ def test_the_gradient_is_that_of_the_objective(at_least_one: bool, k: float | No
 
 
 @pytest.mark.filterwarnings("error")
-def test_the_fit_is_finite_where_no_label_is_believed() -> None:
+def test_the_fit_is_finite_without_confident_labels() -> None:
     world = World(40, seed=3)
     fit = _Fit(logit(world.probabilities.astype(float)), world.known, np.zeros(40, bool), True, 1.1)
     theta = np.zeros(len(CLASSES) + 2)
@@ -188,7 +186,7 @@ def test_the_fit_is_finite_where_no_label_is_believed() -> None:
 
 
 @pytest.mark.parametrize("level", [-4.0, -1.0])
-def test_k_and_frequencies_come_back_from_single_positives(level: float) -> None:
+def test_k_and_frequencies_are_estimated_from_single_positives(level: float) -> None:
     world = World(4000, level=level)
     found = estimate_frequencies(world.probabilities, world.single)
     true_k = world.truth.sum(axis=1).mean()
@@ -198,7 +196,7 @@ def test_k_and_frequencies_come_back_from_single_positives(level: float) -> None
     np.testing.assert_allclose(found.frequencies, world.truth.mean(axis=0), atol=0.04)
 
 
-def test_slope_offsets_and_confidences_come_back(world: World) -> None:
+def test_slope_offsets_and_confidences_are_estimated(world: World) -> None:
     fitted = calibrate(world.probabilities, world.known)
     assert fitted.slope == pytest.approx(world.slope, rel=0.2)
     np.testing.assert_allclose(fitted.offsets, world.offsets, atol=0.6)
@@ -214,7 +212,7 @@ def test_slope_offsets_and_confidences_come_back(world: World) -> None:
         assert truth[band].mean() == pytest.approx(given_single[band].mean(), abs=0.08)
 
 
-def test_the_likelihood_is_that_of_the_named_labels_and_prefers_better_predictions(world: World) -> None:
+def test_the_likelihood_of_observed_labels_prefers_better_predictions(world: World) -> None:
     fitted = calibrate(world.probabilities, world.known)
     p = expit(fitted.slope * logit(world.probabilities.astype(float)) + fitted.offsets)
     rows = np.arange(50)
@@ -240,14 +238,14 @@ def test_the_likelihood_is_that_of_the_named_labels_and_prefers_better_predictio
     assert likelihoods == sorted(likelihoods, reverse=True)
 
 
-def test_rows_with_one_label_each_are_not_thought_to_have_more() -> None:
+def test_data_with_one_label_per_row_has_k_of_one() -> None:
     rng = np.random.default_rng(0)
     single = rng.integers(0, 5, 1500)
     logits = rng.normal(0, 1, (1500, 5)) + 3 * np.eye(5)[single]  # often unsure which of two it is
     assert estimate_frequencies(expit(logits), single).k.k < 1.15
 
 
-def test_a_told_k_is_kept(world: World) -> None:
+def test_a_given_k_is_kept(world: World) -> None:
     for k in (1.4, 2.5):
         fitted = calibrate(world.probabilities, world.known, k=k)
         assert fitted.confidences(world.probabilities).sum(axis=1).mean() == pytest.approx(k, rel=0.03)
@@ -263,7 +261,7 @@ def test_fully_labelled_rows_narrow_k() -> None:
     assert full.k.k == pytest.approx(few.truth.sum(axis=1).mean())
 
 
-def test_rows_without_a_label_end_the_belief_that_every_row_has_one(world: World) -> None:
+def test_rows_without_a_label_drop_the_at_least_one_assumption(world: World) -> None:
     known = world.known.copy()
     known[::4] = 0
     with_empty = calibrate(world.probabilities, known)
@@ -300,10 +298,10 @@ def test_hard_cases_stay_finite() -> None:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: calibrate(np.full((2, 3), np.nan), np.ones((2, 3), np.int8)), "row 0 holds a probability"),
-        (lambda: calibrate(np.array([[0.5], [1.5]]), np.ones((2, 1), np.int8)), "row 1 holds a probability"),
+        (lambda: calibrate(np.full((2, 3), np.nan), np.ones((2, 3), np.int8)), "row 0 has a probability"),
+        (lambda: calibrate(np.array([[0.5], [1.5]]), np.ones((2, 1), np.int8)), "row 1 has a probability"),
         (lambda: calibrate(np.full((2, 3), 0.5), np.ones((2, 2), np.int8)), "rows × 2 classes"),
-        (lambda: calibrate(np.full((2, 3), 0.5), np.ones((1, 3), np.int8)), r"a table of \(1, 3\)"),
+        (lambda: calibrate(np.full((2, 3), 0.5), np.ones((1, 3), np.int8)), r"known has the shape \(1, 3\)"),
         (lambda: calibrate(np.full((2, 3), 0.5), np.zeros((2, 3), np.int8)), "none of the 2 rows"),
         (lambda: calibrate(np.full((2, 3), 0.5), np.ones((2, 3), np.int8), k=4), "k is 4: .* at most 3"),
         (lambda: estimate_frequencies(np.full((2, 3), 0.5), [0, 3]), "classes are 0 to 2"),
@@ -312,7 +310,7 @@ def test_hard_cases_stay_finite() -> None:
         (lambda: expected_f1_thresholds(np.zeros((0, 3))), "at least one row"),
     ],
 )
-def test_calibration_refuses(call: Any, sentence: str) -> None:
+def test_invalid_calibration_input_raises(call: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         call()
 
@@ -336,7 +334,7 @@ def test_thresholds_have_the_best_expected_f1(confidences: np.ndarray) -> None:
             assert expected(p, threshold) == pytest.approx(best)
 
 
-def test_thresholds_are_near_those_of_the_truth(world: World) -> None:
+def test_thresholds_are_close_to_the_best_ones(world: World) -> None:
     fitted = calibrate(world.probabilities, world.known)
     confidences = fitted.confidences(world.probabilities)
     ours = f1(confidences, world.truth, expected_f1_thresholds(confidences) - 1e-9, "macro")
@@ -352,7 +350,7 @@ def test_thresholds_are_near_those_of_the_truth(world: World) -> None:
 # Recovered labels
 
 
-def test_observed_labels_are_always_handed_back(recovered: Recovered, run: RunFolder) -> None:
+def test_observed_labels_are_always_present(recovered: Recovered, run: RunFolder) -> None:
     entries = recovered.entries
     rows, columns = run.labels.subset(recovered.rows).positives()
     handed = set(zip(entries.row[entries.observed].tolist(), entries.label[entries.observed].tolist(), strict=True))
@@ -362,7 +360,7 @@ def test_observed_labels_are_always_handed_back(recovered: Recovered, run: RunFo
     assert low.observed.sum() == entries.observed.sum()
 
 
-def test_entries_say_why(recovered: Recovered, run: RunFolder) -> None:
+def test_entries_explain_each_label(recovered: Recovered, run: RunFolder) -> None:
     entries = recovered.entries
     assert (np.diff(entries.row) >= 0).all()
     believed = ~entries.observed
@@ -384,7 +382,7 @@ def test_entries_say_why(recovered: Recovered, run: RunFolder) -> None:
     assert (earlier >= later)[same_row].all()
 
 
-def test_rows_asked_for(run: RunFolder, recovered: Recovered) -> None:
+def test_requested_rows(run: RunFolder, recovered: Recovered) -> None:
     np.testing.assert_array_equal(recovered.rows, np.concatenate([run.train, run.validation]))
     everything = recover(run, rows="all")
     assert len(everything.rows) == len(run.names)
@@ -395,10 +393,10 @@ def test_rows_asked_for(run: RunFolder, recovered: Recovered) -> None:
     table = np.zeros((len(run.names), len(CLASSES)), bool)
     table[entries.row, entries.label] = True
     np.testing.assert_array_equal(recovered.present(recovered.rows), table[recovered.rows])
-    assert recovered.summary().startswith(f"{(~entries.observed).sum():,} missing labels recovered in 1,600 rows")
+    assert recovered.summary().startswith(f"Recovered {(~entries.observed).sum():,} missing labels in 1,600 rows")
 
 
-def test_recovered_labels_are_mostly_right(recovered: Recovered, run: RunFolder) -> None:
+def test_recovered_labels_are_mostly_correct(recovered: Recovered, run: RunFolder) -> None:
     assert run.truth is not None
     scores = evaluate_recovery(recovered, run.truth)
     assert scores.precision > 0.7
@@ -407,7 +405,7 @@ def test_recovered_labels_are_mostly_right(recovered: Recovered, run: RunFolder)
     assert scores.f1_micro > only_observed.f1_micro + 0.05
 
 
-def test_evaluation_counts_what_a_loop_counts(recovered: Recovered, world: World) -> None:
+def test_evaluation_agrees_with_a_loop(recovered: Recovered, world: World) -> None:
     signed = world.signed
     signed[5:30, 2] = 0
     signed[40] = 0
@@ -434,14 +432,14 @@ def test_rows_without_predictions_are_left_out(world: World) -> None:
     assert np.isfinite(found.confidences[found.rows]).all()
     assert not found.present([0])[0, world.single[0] - 1]
     everywhere = world.run(probabilities=np.full_like(probabilities, np.nan))
-    with pytest.raises(InputError, match="no predictions for the rows"):
+    with pytest.raises(InputError, match="no predictions for the requested rows"):
         recover(everywhere)
 
 
-def test_without_validation_rows_the_training_rows_calibrate(world: World) -> None:
+def test_without_validation_rows_training_rows_are_used(world: World) -> None:
     nobody = np.zeros(0, np.int64)
     found = recover(world.run(validation=nobody))
-    assert any("training rows calibrate" in note for note in found.notes)
+    assert any("Calibrated on training rows" in note for note in found.notes)
     assert found.calibration.k.rows == 1000
     unlabelled = world.run()
     known = unlabelled.labels.dense()
@@ -459,14 +457,14 @@ def test_known_negatives_are_never_recovered(world: World) -> None:
     assert not (found.present(run.train) & (known[run.train] < 0)).any()
 
 
-def test_labelled_rows_are_known_and_calibrate(world: World, run: RunFolder) -> None:
+def test_labelled_rows_are_known_and_used_for_calibration(world: World, run: RunFolder) -> None:
     rows = np.array([7, 900, 1700])
     labels = Labels.from_matrix(world.signed[rows], CLASSES)
     found = recover(run, labelled=(labels, rows))
     assert found.calibration.full_rows == 3
     assert found.calibration.k.rows == len(run.validation) + 3
     np.testing.assert_array_equal(found.present(rows), world.truth[rows])
-    with pytest.raises(InputError, match="labels of 3 rows for 2"):
+    with pytest.raises(InputError, match="got labels of 3 rows for 2"):
         recover(run, labelled=(labels, rows[:2]))
     with pytest.raises(InputError, match="the labelled rows have the classes a, b"):
         recover(run, labelled=(Labels.from_indices([0], ["a", "b"]), [0]))
@@ -476,7 +474,7 @@ def test_labelled_rows_are_known_and_calibrate(world: World, run: RunFolder) -> 
         recover(run, labelled=(Labels.from_matrix(wrong, CLASSES), rows))
 
 
-def test_many_labelled_rows_tell_k_better() -> None:
+def test_labelled_rows_improve_k() -> None:
     truth = World(600, seed=9)
     flat = truth.run(probabilities=expit(0.2 * logit(truth.probabilities.astype(float)) + 1).astype(np.float32))
     rows = np.arange(200)
@@ -490,23 +488,40 @@ def test_many_labelled_rows_tell_k_better() -> None:
     )
 
 
-def test_k_is_what_the_run_was_told_unless_told_otherwise(world: World) -> None:
+def test_k_defaults_to_the_value_given_to_training(world: World) -> None:
     told = world.run(record={"method": {"name": "role"}, "k": 1.5})
     assert recover(told).calibration.k.k == pytest.approx(1.5, rel=0.06)
     assert recover(told, k=2.2).calibration.k.k == pytest.approx(2.2, rel=0.06)
 
 
-def test_a_vague_k_is_said_aloud(world: World) -> None:
+def test_the_summary_describes_the_calibration(world: World, run: RunFolder, recovered: Recovered) -> None:
+    estimate = recovered.calibration.k
+    expected = f"labels per row: {estimate.k:.1f} (90% interval {estimate.low:.1f} to {estimate.high:.1f})."
+    assert recovered.summary().endswith(
+        f"Calibrated on {len(run.validation)} held-out rows, each with one observed label and no full labels; "
+        f"estimated {expected}"
+    )
+    labelled = (Labels.from_matrix(world.signed[:2], CLASSES), [0, 1])
+    assert (
+        f"{len(run.validation) + 2} held-out rows, 2 of them fully labelled"
+        in recover(run, labelled=labelled).summary()
+    )
+    assert recover(run, k=1.5).summary().endswith("no full labels; with k = 1.5 as given.")
+    without = recover(world.run(validation=np.zeros(0, np.int64)))
+    assert "Calibrated on 1,000 training rows" in without.summary()
+
+
+def test_an_uncertain_k_is_reported(world: World) -> None:
     rng = np.random.default_rng(0)
     nothing_learned = expit(rng.normal(0, 0.3, world.probabilities.shape)).astype(np.float32)
     assert any(
-        "tell k (`spml recover --k`), or label some" in note
+        "Give k (`spml recover --k`), or label some" in note
         for note in recover(world.run(probabilities=nothing_learned)).notes
     )
     assert recover(world.run()).notes == ()
 
 
-def test_recover_refuses(run: RunFolder, recovered: Recovered) -> None:
+def test_invalid_arguments_raise(run: RunFolder, recovered: Recovered) -> None:
     with pytest.raises(InputError, match="rows is 'test'"):
         recover(run, rows="test")  # type: ignore[arg-type]
     for threshold in (0.0, 1.5, "f2", float("nan")):
@@ -515,7 +530,7 @@ def test_recover_refuses(run: RunFolder, recovered: Recovered) -> None:
     for k in (0.0, -1.0, float("nan"), len(CLASSES) + 1.0):
         with pytest.raises(InputError, match=f"k must be above 0 and at most {len(CLASSES)}"):
             recover(run, k=k)
-    with pytest.raises(InputError, match="the truth is of 1 rows"):
+    with pytest.raises(InputError, match="the truth has 1 rows"):
         evaluate_recovery(recovered, Labels.from_indices([0], CLASSES))
 
 
@@ -531,7 +546,7 @@ def expected_lines(recovered: Recovered) -> list[tuple[str, str, bool, float]]:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".CSV"])
-def test_tables_come_back(recovered: Recovered, tmp_path: Path, suffix: str) -> None:
+def test_tables_can_be_read_back(recovered: Recovered, tmp_path: Path, suffix: str) -> None:
     from pyarrow import csv as arrow_csv
     from pyarrow import parquet
 
@@ -554,7 +569,7 @@ def test_tables_come_back(recovered: Recovered, tmp_path: Path, suffix: str) -> 
 
 
 def read(recovered: Recovered, tmp_path: Path, name: str, **options: Any) -> Any:
-    export(recovered, tmp_path / "labels.json", format=name, **options)
+    export(recovered, tmp_path / "labels.json", format=name, overwrite=True, **options)
     return json.loads((tmp_path / "labels.json").read_text(encoding="utf-8"))
 
 
@@ -571,7 +586,7 @@ def test_coco(recovered: Recovered, tmp_path: Path) -> None:
     assert len({note["id"] for note in content["annotations"]}) == len(content["annotations"])
 
 
-def test_coco_is_read_by_its_own_tools(recovered: Recovered, tmp_path: Path) -> None:
+def test_coco_is_readable_by_pycocotools(recovered: Recovered, tmp_path: Path) -> None:
     coco = pytest.importorskip("pycocotools.coco")
     read(recovered, tmp_path, "coco")
     loaded = coco.COCO(str(tmp_path / "labels.json"))
@@ -596,7 +611,7 @@ def test_label_studio(recovered: Recovered, tmp_path: Path) -> None:
     assert next(lines, None) is None
 
 
-def test_the_label_studio_set_up_is_xml_of_the_classes() -> None:
+def test_the_label_studio_configuration_lists_the_classes() -> None:
     from xml.etree import ElementTree
 
     root = ElementTree.fromstring(label_studio_config(CLASSES))
@@ -605,7 +620,7 @@ def test_the_label_studio_set_up_is_xml_of_the_classes() -> None:
     assert (choices.get("name"), choices.get("toName"), choices.get("choice")) == ("labels", "image", "multiple")
 
 
-def test_label_studio_takes_the_tasks(recovered: Recovered, tmp_path: Path) -> None:
+def test_label_studio_accepts_the_tasks(recovered: Recovered, tmp_path: Path) -> None:
     interfaces = pytest.importorskip("label_studio_sdk.label_interface")
     interface = interfaces.LabelInterface(label_studio_config(CLASSES))
     for task in read(recovered, tmp_path, "label-studio")[:20]:
@@ -628,7 +643,7 @@ def test_fiftyone(recovered: Recovered, tmp_path: Path) -> None:
     assert found == expected_lines(recovered)
 
 
-def test_fiftyone_reads_its_samples(recovered: Recovered, tmp_path: Path) -> None:
+def test_fiftyone_reads_the_samples(recovered: Recovered, tmp_path: Path) -> None:
     fiftyone = pytest.importorskip("fiftyone")
     content = read(recovered, tmp_path, "fiftyone")
     samples = [fiftyone.Sample.from_dict(sample) for sample in content["samples"][:20]]
@@ -656,22 +671,22 @@ def test_rows_without_labels_are_exported_too(world: World, tmp_path: Path) -> N
     assert len(read(found, tmp_path, "fiftyone")["samples"]) == len(found.rows)
 
 
-def test_export_says_what_it_cannot_do(recovered: Recovered, tmp_path: Path) -> None:
+def test_invalid_exports_raise(recovered: Recovered, tmp_path: Path) -> None:
     for name, format, sentence in (
-        ("labels.json", None, "coco, label-studio, fiftyone; name the format"),
-        ("labels.txt", None, "must end in .csv or .parquet"),
-        ("labels.csv", "excel", "there is no format 'excel'"),
+        ("labels.json", None, "coco, label-studio, fiftyone; give the format"),
+        ("labels.txt", None, "use the ending .csv or .parquet"),
+        ("labels.csv", "excel", "unknown format 'excel'"),
         ("nowhere/labels.csv", None, "cannot be written: there is no folder"),
     ):
         with pytest.raises(InputError, match=sentence):
             export(recovered, tmp_path / name, format=format)
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InputError, match="cannot be written"):
-        export(recovered, tmp_path / "folder.csv")
+        export(recovered, tmp_path / "folder.csv", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["folder.csv"]
 
 
-def test_what_fails_beside_the_writing_is_no_failed_write(tmp_path: Path) -> None:
+def test_a_read_error_is_not_reported_as_a_write_error(tmp_path: Path) -> None:
     def write() -> None:
         with atomic_path(tmp_path / "out") as temporary:
             temporary.write_text("half")
@@ -682,9 +697,19 @@ def test_what_fails_beside_the_writing_is_no_failed_write(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_existing_file_is_replaced_only_on_request(recovered: Recovered, tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("mine")
+    with pytest.raises(InputError, match=r"labels.csv already exists: pass overwrite=True"):
+        export(recovered, path)
+    assert path.read_text() == "mine"
+    export(recovered, path, overwrite=True)
+    assert path.read_text().startswith('"name"')
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
-def test_a_failed_write_leaves_the_old_file(
+def test_a_failed_write_keeps_the_old_file(
     recovered: Recovered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
 ) -> None:
     path = tmp_path / "labels.out"
@@ -695,6 +720,6 @@ def test_a_failed_write_leaves_the_old_file(
 
     monkeypatch.setattr(os, "fsync" if code == errno.ENOSPC else "replace", fail)
     with pytest.raises(InputError, match=f"labels.out cannot be written: {os.strerror(code).lower()}"):
-        export(recovered, path, format=name)
+        export(recovered, path, format=name, overwrite=True)
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["labels.out"]

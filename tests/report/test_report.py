@@ -154,7 +154,7 @@ class Parsed(HTMLParser):
 
 def report(tmp_path: Path, *runs: RunFolder, **options) -> tuple[Path, str, Parsed]:
     path = tmp_path / "report.html"
-    write_report(runs, path, recovered=[None] * len(runs), **options)
+    write_report(runs, path, recovered=[None] * len(runs), overwrite=True, **options)
     text = path.read_text(encoding="utf-8")
     return path, text, Parsed(text)
 
@@ -568,7 +568,7 @@ def test_the_report_is_written_atomically(tmp_path, monkeypatch):
     path, before, _ = report(tmp_path, a_run())
     monkeypatch.setattr(os, "fsync", _no_space)
     with pytest.raises(InputError, match=r"report\.html cannot be written: no space left"):
-        write_report([a_run(seed=1)], path, recovered=[None])
+        write_report([a_run(seed=1)], path, recovered=[None], overwrite=True)
     assert path.read_text(encoding="utf-8") == before
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
     (tmp_path / "file").touch()
@@ -578,6 +578,13 @@ def test_the_report_is_written_atomically(tmp_path, monkeypatch):
 
 def _no_space(_: int) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_an_existing_file_is_replaced_only_on_request(tmp_path):
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(InputError, match=r"report.html already exists: pass overwrite=True"):
+        write_report([a_run()], tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text() == "mine"
 
 
 def test_invalid_arguments_raise(tmp_path):

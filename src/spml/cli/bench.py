@@ -83,7 +83,11 @@ def command(
         return
     assert out is not None
     from spml.bench.run import run
+    from spml.runs.outputs import check_results_folder
 
+    check_results_folder(
+        out, "runs", ("runs.csv", "table.csv", "table.md", "pairs.csv", "intervals.csv", "report.html")
+    )
     for note in planned.notes:
         typer.echo(note)
     _print(run(planned, out, device=device, workers=workers, say=typer.echo))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.", metavar="RUN")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spml.cli.console import DeviceOption, RunArgument
+from spml.cli.console import DeviceOption, ForceOption, RunArgument
 from spml.errors import InputError
 
 EXAMPLE = "spml predict runs/photos new/*.jpg --out tags.csv"
@@ -32,6 +32,7 @@ def command(
         bool, typer.Option("--ray", help="Run on a Ray cluster: reads .parquet, writes a folder of .parquet files.")
     ] = False,
     device: DeviceOption = "auto",
+    force: ForceOption = False,
 ) -> None:
     """Predict labels for new examples. Needs neither a GPU nor the training data."""
     from spml.runs.folder import unfinished
@@ -54,7 +55,9 @@ def command(
         count = predict_table(run, inputs[0], out, device=device, **options)
     else:
         from spml.predict.predictor import predict_files
+        from spml.runs.outputs import writing_output
 
-        count = predict_files(run, inputs, out, device=device, progress=True, **options)
+        with writing_output(out, run, force=force):
+            count = predict_files(run, inputs, out, device=device, progress=True, **options)
     rows = "rows" if inputs[0].suffix in (".npy", ".parquet", ".pq") else "images"
     typer.echo(f"Labels of {count} {rows}: {out}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from spml.cli.console import print_table
+from spml.cli.console import ForceOption, print_table
 
 EXAMPLE = "spml quickstart --out demo"
 
@@ -13,12 +13,17 @@ EXAMPLE = "spml quickstart --out demo"
 def command(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("demo"),
     scale: Annotated[float, typer.Option(help="Fraction of the built-in data to use.", min=0.02, max=1.0)] = 1.0,
+    force: ForceOption = False,
 ) -> None:
     """Train three methods on built-in images of handwritten digits, print a table and write a report."""
     from spml.bench.quickstart import REFERENCE, quickstart
     from spml.report import write_report
+    from spml.runs.outputs import writing_output
 
     results = quickstart(out, scale=scale)
+    report_path, runs = out / "report.html", [result.run for result in results]
+    with writing_output(report_path, *(run.folder for run in runs), force=force):
+        write_report(runs, report_path, overwrite=True)
     numbers = ("test mAP", "missing labels recovered", "precision")
     rows = [
         (
@@ -32,6 +37,4 @@ def command(
     ]
     title = "Handwritten digits, one label kept per image"
     print_table(("method", "trained on", *numbers), rows, title=title, numbers=numbers)
-    report_path = out / "report.html"
-    write_report([result.run for result in results], report_path)
     typer.echo(f"Report: {report_path}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from spml.cli.console import RunArgument
+from spml.cli.console import ForceOption, RunArgument
 
 EXAMPLE = "spml recover runs/photos --out recovered.csv"
 
@@ -24,18 +24,19 @@ def command(
     k: Annotated[
         float | None, typer.Option(help="Average number of labels per example. Default: the value given to train.")
     ] = None,
+    force: ForceOption = False,
 ) -> None:
     """Recover the missing labels of the training data, each with a confidence."""
     from spml.recover import export
     from spml.recover import recover as recover_labels
     from spml.recover.labelled import read_labelled
-    from spml.runs.folder import check_output_path, open_run
+    from spml.runs.folder import open_run
+    from spml.runs.outputs import writing_output
 
     finished = open_run(run)
-    check_output_path(out, run)
-    full_labels = None if labelled is None else read_labelled(labelled, finished)
-    recovered = recover_labels(finished, labelled=full_labels, k=k)
-    export(recovered, out, format=format)
-    for note in recovered.notes:
-        typer.echo(note)
-    typer.echo(f"{recovered.summary()} {out}")
+    with writing_output(out, run, force=force):
+        full_labels = None if labelled is None else read_labelled(labelled, finished)
+        recovered = recover_labels(finished, labelled=full_labels, k=k)
+        export(recovered, out, format=format, overwrite=True)
+    for line in (recovered.summary(), *recovered.notes, f"Labels: {out}"):
+        typer.echo(line)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from spml.cli.console import ForceOption
 from spml.errors import InputError
 
 EXAMPLE = "spml report runs/photos --out report.html"
@@ -16,15 +17,17 @@ def command(
     landscape: Annotated[
         bool, typer.Option("--landscape", help="Also plot the loss landscape around each network (takes minutes).")
     ] = False,
+    force: ForceOption = False,
 ) -> None:
     """Write an HTML report of one run, or a comparison of several: curves, tables and pictures in one file."""
     from spml.report import loss_landscape, write_report
-    from spml.runs.folder import check_output_path, open_run
+    from spml.runs.folder import open_run
+    from spml.runs.outputs import writing_output
 
     if landscape and len(runs) < 2:
         raise InputError("--landscape compares networks: give at least two runs")
     finished = [open_run(run) for run in runs]
-    for run in runs:
-        check_output_path(out, run)
-    write_report(finished, out, landscapes={run.name: loss_landscape(run) for run in finished} if landscape else None)
+    with writing_output(out, *runs, force=force):
+        landscapes = {run.name: loss_landscape(run) for run in finished} if landscape else None
+        write_report(finished, out, landscapes=landscapes, overwrite=True)
     typer.echo(f"Report: {out}")

@@ -54,8 +54,10 @@ def command(
 
     Training can be interrupted; run the same command again to resume.
     """
+    from spml.runs.outputs import RUN_FILES, check_results_folder
     from spml.train.job import TrainJob, train_job
 
+    check_results_folder(out, "run.json", RUN_FILES)
     options = {
         "kind": kind,
         "image_column": image_column,

@@ -1,4 +1,4 @@
-"""From a finished run to labels with confidences, without any fully labelled row."""
+"""Recover missing labels with calibrated confidences; fully labelled rows are not needed."""
 
 from spml.calibration import Calibration, Frequencies, calibrate, estimate_frequencies, expected_f1_thresholds
 from spml.recover.exports import FORMATS, export, label_studio_config

@@ -1,4 +1,4 @@
-"""Recovered labels as files that other programs read: whole or not at all."""
+"""Write recovered labels in the formats of other programs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ import numpy.typing as npt
 from spml.errors import InputError
 from spml.recover.labels import Recovered
 from spml.runs.files import atomic_path, explain_write_errors
+from spml.runs.outputs import check_overwrite
 
 _SUFFIX_FORMATS = {".csv": "csv", ".parquet": "parquet"}
 _JSON_FORMATS = ("coco", "label-studio", "fiftyone")
 FORMATS = ("csv", "parquet", *_JSON_FORMATS)
 
-_BLOCK = 1 << 14  # rows made plain values at one time
+_BLOCK = 1 << 14  # rows converted to Python values at a time
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class _Label(NamedTuple):
-    """A label handed back, as plain values."""
+    """A label as plain values."""
 
     label: int
     observed: bool
@@ -35,28 +36,47 @@ class _Label(NamedTuple):
     rank: int
 
 
-def export(recovered: Recovered, path: str | os.PathLike[str], *, format: str | None = None, prefix: str = "") -> None:
-    """Write recovered labels.
+def export(
+    recovered: Recovered,
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    prefix: str = "",
+    overwrite: bool = False,
+) -> None:
+    """Write recovered labels to a file.
 
-    format: one of `FORMATS`; by default the suffix says it, .csv or .parquet. The three others are .json:
+    Parameters
+    ----------
+    recovered : Recovered
+    path : str or path
+        File to write. It is written atomically.
+    format : {"csv", "parquet", "coco", "label-studio", "fiftyone"}, optional
+        Default: from the suffix .csv or .parquet. The other formats are JSON files:
 
-    - `csv`, `parquet`: a line for every label, with name, label, observed, confidence, probability, threshold, rank;
-    - `coco`: images, categories, and an annotation without a box for every label, with its score;
-    - `label-studio`: tasks with the labels as a prediction, for the labelling set-up of `label_studio_config`;
-    - `fiftyone`: what `fiftyone.Dataset.from_json` reads, labels as Classifications in the field `recovered`.
+        - `csv`, `parquet`: one line per label: name, label, observed, confidence, probability, threshold, rank;
+        - `coco`: images, categories, and one annotation per label, with a score and without a box;
+        - `label-studio`: tasks with predictions, for the labelling configuration of `label_studio_config`;
+        - `fiftyone`: for `fiftyone.Dataset.from_json`, with Classifications in the field `recovered`.
+    prefix : str
+        Prepended to every name in JSON formats, for images at another address.
+    overwrite : bool
+        Whether to replace an existing file.
 
-    prefix: put before every name in json formats, where images are found under another address.
+    Raises
+    ------
+    InputError
+        If the format is unknown, or the file exists or cannot be written.
     """
     target = Path(path)
     name = format or _SUFFIX_FORMATS.get(target.suffix.lower())
     if name is None and target.suffix.lower() == ".json":
-        raise InputError(f"{target}: a .json file can be one of {', '.join(_JSON_FORMATS)}; name the format.")
+        raise InputError(f"{target}: a .json file can be one of {', '.join(_JSON_FORMATS)}; give the format")
     if name is None:
-        raise InputError(
-            f"{target}: the file must end in .csv or .parquet, or a format be named: {', '.join(FORMATS)}."
-        )
+        raise InputError(f"{target}: use the ending .csv or .parquet, or give a format: {', '.join(FORMATS)}")
     if name not in FORMATS:
-        raise InputError(f"there is no format {name!r}: there are {', '.join(FORMATS)}.")
+        raise InputError(f"unknown format {name!r}. Available formats: {', '.join(FORMATS)}")
+    check_overwrite(target, overwrite)
     with atomic_path(target) as temporary, explain_write_errors(target):
         if name in ("csv", "parquet"):
             with temporary.open("wb") as binary:
@@ -68,7 +88,29 @@ def export(recovered: Recovered, path: str | os.PathLike[str], *, format: str | 
 
 
 def label_studio_config(classes: Iterable[str]) -> str:
-    """The labelling set-up of a Label Studio project that takes the tasks of format `label-studio`."""
+    """The labelling configuration of a Label Studio project for tasks in the format `label-studio`.
+
+    Parameters
+    ----------
+    classes : iterable of str
+
+    Returns
+    -------
+    str
+        XML.
+
+    Examples
+    --------
+    >>> print(label_studio_config(["cat", "dog"]))
+    <View>
+      <Image name="image" value="$image"/>
+      <Choices name="labels" toName="image" choice="multiple">
+        <Choice value="cat"/>
+        <Choice value="dog"/>
+      </Choices>
+    </View>
+    <BLANKLINE>
+    """
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
     return (
         '<View>\n  <Image name="image" value="$image"/>\n'
@@ -104,7 +146,7 @@ def _six_digits(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def _by_row(recovered: Recovered) -> Iterator[tuple[int, list[_Label]]]:
-    """Every row handed back with its labels, also one without any."""
+    """Every row and its labels, including rows without labels."""
     entries = recovered.entries
     ends = np.searchsorted(entries.row, recovered.rows, side="right")
     first = 0
@@ -120,7 +162,7 @@ def _by_row(recovered: Recovered) -> Iterator[tuple[int, list[_Label]]]:
 
 
 def _write_list(file: TextIO, items: Iterable[Any]) -> None:
-    """A JSON list, an item at a time."""
+    """Write a JSON list one item at a time."""
     separator = "[\n"
     for item in items:
         file.write(separator + _encode(item))
@@ -129,7 +171,7 @@ def _write_list(file: TextIO, items: Iterable[Any]) -> None:
 
 
 def _write_coco(recovered: Recovered, file: TextIO, prefix: str) -> None:
-    """Ids are the row's number in the data and the class's place, both from 1: some readers take 0 for none."""
+    """Ids are row numbers and class indices starting at 1, because some readers treat 0 as missing."""
     file.write('{"info": ' + _encode({"description": f"labels recovered by spml, run {recovered.run}"}))
     file.write(',\n"images": ')
     names = recovered.names
@@ -155,7 +197,7 @@ def _write_coco(recovered: Recovered, file: TextIO, prefix: str) -> None:
 
 
 def _write_label_studio(recovered: Recovered, file: TextIO, prefix: str) -> None:
-    """A task's score is the confidence of its least sure label, so that tasks can be sorted by it."""
+    """The score of a task is its lowest confidence, so that tasks can be sorted by it."""
 
     def task(row: int, labels: list[_Label]) -> dict[str, Any]:
         names = [recovered.classes[label.label] for label in labels]
@@ -185,7 +227,7 @@ def _write_label_studio(recovered: Recovered, file: TextIO, prefix: str) -> None
 
 
 def _write_fiftyone(recovered: Recovered, file: TextIO, prefix: str) -> None:
-    """Observed labels carry the tag `observed`; the reasons are attributes of each label."""
+    """Observed labels have the tag `observed`; probability, threshold and rank are attributes of each label."""
 
     def sample(row: int, labels: list[_Label]) -> dict[str, Any]:
         classifications = [

@@ -1,4 +1,4 @@
-"""A few rows somebody has looked at: a table of names and labels, all labels of each row."""
+"""Read a table that lists all labels of a few rows."""
 
 from pathlib import Path
 
@@ -12,14 +12,17 @@ from spml.runs.folder import RunFolder
 
 
 def read_labelled(path: Path, run: RunFolder) -> tuple[Labels, npt.NDArray[np.int64]]:
-    """Labels of some rows of the run, and the rows' numbers, from a CSV with the columns name and label.
+    """Read the labels of some rows, and their row numbers, from a CSV file with the columns name and label.
 
-    One line a label; a row without any label is one line with an empty label. What is not listed is absent.
+    The file has one line per label; a row without labels has one line with an empty label. Labels that are not listed
+    are absent.
     """
     table = read_table(path, texts=("name", "label"))
     for column in ("name", "label"):
         if column not in table.column_names:
-            raise InputError(f"{path}: the column {column!r} is missing; there are {', '.join(table.column_names)}")
+            raise InputError(
+                f"{path}: the column {column!r} is missing; its columns are {', '.join(table.column_names)}"
+            )
     row_of = {name: row for row, name in enumerate(run.names)}
     lists: dict[str, list[str]] = {}
     lines: dict[str, int] = {}
@@ -28,15 +31,15 @@ def read_labelled(path: Path, run: RunFolder) -> tuple[Labels, npt.NDArray[np.in
         if name not in row_of:
             raise InputError(f"{path}, line {line}: the run has no row named {name!r}")
         if label and label not in run.classes:
-            raise InputError(f"{path}, line {line}: {label!r} is none of the run's {len(run.classes)} labels")
+            raise InputError(f"{path}, line {line}: {label!r} is not one of the run's {len(run.classes)} classes")
         lists.setdefault(name, []).extend([label] if label else [])
         lines.setdefault(name, line)
     rows = np.array([row_of[name] for name in lists])
     for (name, listed), known in zip(lists.items(), run.labels.dense(rows) > 0, strict=True):
         if missing := [run.classes[c] for c in np.flatnonzero(known) if run.classes[c] not in listed]:
             raise InputError(
-                f"{path}, line {lines[name]}: {name!r} is listed without {missing[0]!r}, which it is known to have: "
-                "list all labels of a row"
+                f"{path}, line {lines[name]}: {name!r} is listed without {missing[0]!r}, its observed label: "
+                "list all labels of each row"
             )
     labels = Labels.from_lists(lists.values(), run.classes, rest="negative")
     return labels, rows

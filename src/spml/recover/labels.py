@@ -1,4 +1,4 @@
-"""From a finished run to all labels of its rows, each with a confidence and the reason it is there."""
+"""All labels of a finished run's rows, observed and recovered, each with a confidence."""
 
 from __future__ import annotations
 
@@ -19,56 +19,73 @@ from spml.labels.inputs import row_indices
 if TYPE_CHECKING:
     from spml.runs.folder import RunFolder
 
-_UNSURE = 2.0  # missing labels a row: how many times the low end of their interval may fit into the high one
+_UNSURE = 2.0  # warn if the interval of the number of missing labels per row is wider than this ratio
 
 
 class LabelTable(NamedTuple):
-    """One line for every label handed back: by row, and in a row the observed first, then the surest."""
+    """One line per label, sorted by row; within a row observed labels come first, then the most confident."""
 
     row: Int64
     """Row number in the data."""
     label: Int64
     """Class index."""
     observed: Bool
-    """Known beforehand; its confidence is 1."""
+    """Whether the label was observed; its confidence is then 1."""
     confidence: Float32
     probability: Float32
-    """What the network says, before calibration."""
+    """Prediction of the network, before calibration."""
     threshold: Float64
-    """What the confidence had to reach."""
+    """Threshold on the confidence."""
     rank: Int64
-    """Place of the row among all rows handed back, by the class's probability; 1 is the most probable."""
+    """Rank of the row among all rows by the probability of this class; 1 is the most probable."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recovered:
-    """The labels of a run's rows: those that were known and those believed present."""
+    """The labels of a run's rows: those that were observed and those that were recovered.
+
+    Attributes
+    ----------
+    run : str
+        Name of the run.
+    names : list of str
+        Name of each row of the data.
+    classes : tuple of str
+    rows : array of shape (n_rows,)
+        The rows whose labels were recovered, ascending.
+    known : array of shape (N, L)
+        Observed labels of every row: +1 positive, −1 negative, 0 unknown.
+    probabilities : array of shape (N, L)
+        Predictions of the network; NaN for rows without predictions.
+    confidences : array of shape (N, L)
+        P(present | image, observed labels of the row); NaN where `probabilities` are.
+    thresholds : array of shape (L,)
+        An unknown label counts as present from this confidence on.
+    calibration : Calibration
+    calibrated_on : str
+        A sentence that describes the rows used for calibration and the estimated number of labels per row.
+    notes : tuple of str
+        Warnings, one sentence each.
+    """
 
     run: str
-    """Name of the run."""
     names: list[str]
-    """One name a row of the data."""
     classes: tuple[str, ...]
     rows: Int64
-    """The rows handed back, ascending."""
     known: Int8
-    """(N, L) +1, −1, 0: what was known of every row."""
     probabilities: Float32
-    """(N, L) of the network; NaN for rows it has not seen."""
     confidences: Float32
-    """(N, L) P(present | image, what is known of the row); NaN where `probabilities` are."""
     thresholds: Float64
-    """(L,) a label that is not known is believed present from this confidence on."""
     calibration: Calibration
+    calibrated_on: str
     notes: tuple[str, ...]
-    """What a user should know, a sentence each."""
 
     def confidence(self, rows: Any) -> Float32:
-        """(R, L) of these rows of the data."""
+        """Confidences (R, L) of some rows."""
         return self.confidences[row_indices(rows, len(self.names))]
 
     def present(self, rows: Any) -> Bool:
-        """(R, L): known to be present, or not known and believed so."""
+        """Whether each label of some rows is observed or recovered, (R, L)."""
         index = row_indices(rows, len(self.names))
         known = self.known[index]
         present: Bool = (known > 0) | ((known == 0) & (self.confidences[index] >= self.thresholds))
@@ -76,7 +93,7 @@ class Recovered:
 
     @cached_property
     def entries(self) -> LabelTable:
-        """The labels of `rows`, as a table."""
+        """The labels of `rows` as a table."""
         found = [np.nonzero(self.present(self.rows[part])) for part in row_blocks(len(self.rows), len(self.classes))]
         starts = [part.start for part in row_blocks(len(self.rows), len(self.classes))]
         place = np.concatenate([start + at for start, (at, _) in zip(starts, found, strict=True)])
@@ -95,7 +112,7 @@ class Recovered:
         )
 
     def _ranks(self, place: Int64, label: Int64) -> Int64:
-        """Of each (place in `rows`, class): how many of `rows` the class is more probable in, plus 1; ties by row."""
+        """Rank of each (position in `rows`, class) by the probability of the class; ties are broken by row."""
         rank, place_of = np.empty(len(place), np.int64), np.empty(len(self.rows), np.int64)
         by_class = np.argsort(label, kind="stable")
         ends = np.searchsorted(label[by_class], np.arange(len(self.classes)), side="right")
@@ -107,28 +124,28 @@ class Recovered:
         return rank
 
     def summary(self) -> str:
-        """One sentence on what was found."""
+        """What was recovered, and how the confidences were calibrated."""
         found = int((~self.entries.observed).sum())
         return (
-            f"{found:,} missing labels recovered in {len(self.rows):,} rows, beside {len(self.entries.row) - found:,} "
-            f"that were known:"
+            f"Recovered {found:,} missing labels in {len(self.rows):,} rows, in addition to "
+            f"{len(self.entries.row) - found:,} known labels. {self.calibrated_on}"
         )
 
 
 @dataclass(frozen=True)
 class RecoveryScores:
-    """How right recovered labels are, over the entries whose truth is known."""
+    """Quality of recovered labels, over the entries whose truth is known."""
 
     missing: int
-    """Labels that are present and were not known."""
+    """Number of labels that are present but were not known."""
     recovered: int
-    """Labels that were not known and are believed present."""
+    """Number of recovered labels."""
     right: int
-    """Of these, those that are."""
+    """Number of recovered labels that are present."""
     f1_micro: float
-    """Of all labels handed back, the known ones included; counts of all classes pooled."""
+    """F1 of all labels, known ones included, with the counts of all classes pooled."""
     f1_macro: float
-    """The same, the mean over classes that have a label or were given one."""
+    """The same, averaged over the classes that occur or were recovered."""
 
     @property
     def precision(self) -> float:
@@ -140,7 +157,7 @@ class RecoveryScores:
 
     @property
     def f1(self) -> float:
-        """Of the missing labels alone."""
+        """F1 of the missing labels alone."""
         total = self.recovered + self.missing
         return 2 * self.right / total if total else float("nan")
 
@@ -153,56 +170,61 @@ def recover(
     k: float | None = None,
     threshold: float | Literal["f1"] = "f1",
 ) -> Recovered:
-    """Calibrate a run on its held-out single positives and hand back every label believed present.
+    """Recover the missing labels of a run's rows, each with a calibrated confidence.
 
-    rows: "train" is every row that came with the run to learn from, training and validation; "all" the test rows too.
-    labelled: labels of some rows and the numbers of these rows, where somebody has looked at all their labels. They
-        count as known, and calibrate too.
-    k: the mean number of labels of a row, where that is known; by default what the run was told.
-    threshold: "f1" finds the confidence of each class with the best expected F1; or one confidence for all.
+    The network is calibrated on held-out rows with a single observed label; fully labelled rows are not needed.
+
+    Parameters
+    ----------
+    run : RunFolder
+        A finished run, from `open_run`.
+    rows : {"train", "all"}
+        "train": training and validation rows; "all": the test rows, too.
+    labelled : tuple of (Labels, row numbers), optional
+        All labels of a few rows. They count as known, and are used for calibration.
+    k : float, optional
+        Average number of labels per row. Default: the value given to training, if any.
+    threshold : float or "f1"
+        Confidence from which a label counts as present. "f1" chooses the threshold with the best expected F1 for
+        each class.
+
+    Returns
+    -------
+    Recovered
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or there are no predictions or no labels to calibrate on.
     """
-    if rows not in ("train", "all"):
-        raise InputError(f"rows is {rows!r}: it must be 'train' or 'all'.")
-    if threshold != "f1" and not (isinstance(threshold, (int, float)) and 0 < threshold <= 1):
-        raise InputError(f"threshold is {threshold!r}: it must be 'f1' or a number above 0 and at most 1.")
-    if k is not None and not 0 < k <= len(run.classes):
-        raise InputError(f"k must be above 0 and at most {len(run.classes)}, the number of labels there are, not {k}.")
+    _check_arguments(run, rows, k, threshold)
     known = run.labels.dense()
     extra = np.zeros(0, np.int64) if labelled is None else _add_labelled(run, known, *labelled)
-    seen = ~_rows_with(np.isnan, run.probabilities)
+    predicted = ~_rows_with(np.isnan, run.probabilities)
     own = np.sort(np.concatenate([run.train, run.validation]))
     wanted = own if rows == "train" else np.sort(np.concatenate([own, run.test]))
-    chosen = wanted[seen[wanted]]
+    chosen = wanted[predicted[wanted]]
     if not len(chosen):
-        raise InputError(f"the run {run.name} has no predictions for the rows asked for.")
-
+        raise InputError(f"the run {run.name} has no predictions for the requested rows")
     notes = []
     if len(chosen) < len(wanted):
-        notes.append(f"{len(wanted) - len(chosen):,} rows are left out: the run has no predictions for them.")
-    by = _calibrating(known, run.validation[seen[run.validation]])
-    if not len(by):
-        by = _calibrating(known, run.train[seen[run.train]])
+        notes.append(f"{len(wanted) - len(chosen):,} rows are left out because the run has no predictions for them.")
+    if k is None:
+        k = run.record.get("k")
+    calibration_rows, kind = _calibration_rows(run, known, predicted, extra)
+    if kind == "training":
         notes.append(
-            "There are no labelled validation rows, so the training rows calibrate: the network has learned their "
-            "labels, and confidences will be too high."
+            "Calibrated on training rows because no validation row has a label. The network has memorised their "
+            "labels, so the confidences are too high."
         )
-    by = np.union1d(by, extra[seen[extra]])
-    if not len(by):
-        raise InputError(f"the run {run.name} has no row with a label to calibrate by.")
     has_label = _rows_with(lambda part: part > 0, known)
     calibration = calibrate(
-        run.probabilities[by],
-        known[by],
-        k=run.record.get("k") if k is None else k,
-        at_least_one=bool(has_label[own].all() and has_label[by].all()),
+        run.probabilities[calibration_rows],
+        known[calibration_rows],
+        k=k,
+        at_least_one=bool(has_label[own].all() and has_label[calibration_rows].all()),
     )
-    notes += _doubts(calibration)
-
-    confidences = np.full(run.probabilities.shape, np.nan, np.float32)
-    for part in row_blocks(len(confidences), len(run.classes)):
-        at = part.start + np.flatnonzero(seen[part])
-        if len(at):
-            confidences[at] = calibration.confidences(run.probabilities[at], known[at])
+    confidences = _confidences(run, known, predicted, calibration)
     if threshold == "f1":
         thresholds = np.array([best_threshold(confidences[chosen, c]) for c in range(len(run.classes))])
     else:
@@ -217,16 +239,77 @@ def recover(
         confidences=confidences,
         thresholds=thresholds,
         calibration=calibration,
-        notes=tuple(notes),
+        calibrated_on=_describe_calibration(calibration, kind, k),
+        notes=(*notes, *_warnings(calibration)),
     )
 
 
+def _check_arguments(run: RunFolder, rows: str, k: float | None, threshold: float | str) -> None:
+    if rows not in ("train", "all"):
+        raise InputError(f"rows is {rows!r}: it must be 'train' or 'all'")
+    if threshold != "f1" and not (isinstance(threshold, (int, float)) and 0 < threshold <= 1):
+        raise InputError(f"threshold is {threshold!r}: it must be 'f1' or a number above 0 and at most 1")
+    if k is not None and not 0 < k <= len(run.classes):
+        raise InputError(f"k must be above 0 and at most {len(run.classes)}, the number of classes, not {k}")
+
+
+def _calibration_rows(run: RunFolder, known: Int8, predicted: Bool, extra: Int64) -> tuple[Int64, str]:
+    """The rows to calibrate on, and whether they are held-out or training rows."""
+
+    def with_label(rows: Int64) -> Int64:
+        rows = rows[predicted[rows]]
+        return rows[(known[rows] > 0).any(axis=1)]
+
+    rows, kind = with_label(run.validation), "held-out"
+    if not len(rows):
+        rows, kind = with_label(run.train), "training"
+    rows = np.union1d(rows, extra[predicted[extra]])
+    if not len(rows):
+        raise InputError(f"the run {run.name} has no row with a label to calibrate on")
+    return rows, kind
+
+
+def _confidences(run: RunFolder, known: Int8, predicted: Bool, calibration: Calibration) -> Float32:
+    confidences = np.full(run.probabilities.shape, np.nan, np.float32)
+    for part in row_blocks(len(confidences), len(run.classes)):
+        rows = part.start + np.flatnonzero(predicted[part])
+        if len(rows):
+            confidences[rows] = calibration.confidences(run.probabilities[rows], known[rows])
+    return confidences
+
+
+def _describe_calibration(calibration: Calibration, kind: str, k: float | None) -> str:
+    estimate, full = calibration.k, calibration.full_rows
+    labels = f"{full:,} of them fully labelled" if full else "each with one observed label and no full labels"
+    if k is not None:
+        number = f"with k = {k:g} as given"
+    else:
+        number = f"estimated labels per row: {estimate.k:.1f} (90% interval {estimate.low:.1f} to {estimate.high:.1f})"
+    return f"Calibrated on {estimate.rows:,} {kind} rows, {labels}; {number}."
+
+
 def evaluate_recovery(recovered: Recovered, truth: Labels) -> RecoveryScores:
-    """Compare with the labels of all rows of the data; entries that are unknown there are left out."""
+    """Compare recovered labels with the truth.
+
+    Parameters
+    ----------
+    recovered : Recovered
+    truth : Labels
+        Labels of all rows of the data. Unknown entries are ignored.
+
+    Returns
+    -------
+    RecoveryScores
+
+    Raises
+    ------
+    InputError
+        If rows or classes do not match.
+    """
     if truth.classes != recovered.classes or len(truth) != len(recovered.names):
         raise InputError(
-            f"the truth is of {len(truth)} rows and {truth.num_classes} classes, the recovered labels of "
-            f"{len(recovered.names)} rows and {len(recovered.classes)} classes: they must be the same."
+            f"the truth has {len(truth)} rows and {truth.num_classes} classes, the recovered labels have "
+            f"{len(recovered.names)} rows and {len(recovered.classes)} classes: they must be the same"
         )
     true = truth.entries().take(recovered.rows)
     width = len(recovered.classes)
@@ -252,43 +335,38 @@ def evaluate_recovery(recovered: Recovered, truth: Labels) -> RecoveryScores:
 
 
 def _rows_with(wanted: Callable[[Any], Any], table: npt.NDArray[Any]) -> Bool:
-    """(N,) whether an entry of the row is wanted, without a flag for every entry at one time."""
+    """(N,) whether any entry of a row is wanted; works in blocks to save memory."""
     return np.concatenate([wanted(table[part]).any(axis=1) for part in row_blocks(len(table), table.shape[1])])
 
 
-def _calibrating(known: Int8, rows: Int64) -> Int64:
-    """Those of the rows of which at least one label is known to be present."""
-    return rows[(known[rows] > 0).any(axis=1)]
-
-
 def _add_labelled(run: RunFolder, known: Int8, labels: Labels, rows: npt.ArrayLike) -> Int64:
-    """Write some rows' labels into what is known; returns the rows' numbers."""
+    """Add the labels of some rows to `known`; returns the row numbers."""
     index = row_indices(rows, len(known))
     if labels.classes != run.classes:
         raise InputError(
-            f"the labelled rows have the classes {', '.join(labels.classes)}; the run {run.name} has "
-            f"{', '.join(run.classes)}."
+            f"the labelled rows have the classes {', '.join(labels.classes)}, but the run {run.name} has "
+            f"{', '.join(run.classes)}"
         )
     if len(labels) != len(index):
-        raise InputError(f"there are labels of {len(labels)} rows for {len(index)} row numbers.")
+        raise InputError(f"got labels of {len(labels)} rows for {len(index)} row numbers: give one number per row")
     given, before = labels.dense(), known[index]
     clash = np.argwhere(given * before < 0)
     if len(clash):
         row, column = clash[0]
         raise InputError(
             f"row {index[row]} ({run.names[index[row]]}): {run.classes[column]!r} is labelled "
-            f"{'absent' if given[row, column] < 0 else 'present'}, and the run knows the opposite."
+            f"{'absent' if given[row, column] < 0 else 'present'}, which contradicts the run's observed labels"
         )
     known[index] = np.where(given != 0, given, before)
     return index
 
 
-def _doubts(calibration: Calibration) -> list[str]:
-    """A warning where the labels cannot tell how many labels a row has."""
+def _warnings(calibration: Calibration) -> list[str]:
+    """A warning if the number of labels per row is uncertain."""
     k, least = calibration.k, 1.0 if calibration.at_least_one else 0.0
     if k.high - least <= _UNSURE * (k.low - least) or k.high - k.low < 0.1:
         return []
     return [
-        f"From these labels a row has between {k.low:.1f} and {k.high:.1f} labels (best guess {k.k:.1f}), and the "
-        "confidences are as unsure: tell k (`spml recover --k`), or label some rows fully (`--labelled`)."
+        f"The average number of labels per row is uncertain ({k.low:.1f} to {k.high:.1f}, best estimate {k.k:.1f}), "
+        "and so are the confidences. Give k (`spml recover --k`), or label some rows fully (`--labelled`)."
     ]

@@ -15,6 +15,7 @@ from spml.report.tables import RunTables
 from spml.report.theme import script, style
 from spml.runs.files import atomic_path, explain_write_errors
 from spml.runs.folder import RunFolder
+from spml.runs.outputs import check_overwrite
 
 
 def write_report(
@@ -24,6 +25,7 @@ def write_report(
     recovered: Sequence[Recovered | None] | None = None,
     studies: Sequence[StudyChart] = (),
     landscapes: Landscapes | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Write an HTML report of one run, or a comparison of several.
 
@@ -40,12 +42,15 @@ def write_report(
         Result tables to plot.
     landscapes : mapping of str to Landscape, optional
         Loss landscapes by run name.
+    overwrite : bool
+        Whether to replace an existing file.
 
     Raises
     ------
     InputError
         If there are no runs, if they cannot be compared, or if the file cannot be written.
     """
+    check_overwrite(Path(path), overwrite)
     if not runs:
         raise InputError("a report needs at least one run")
     if recovered is not None and len(recovered) != len(runs):

@@ -1,0 +1,58 @@
+"""Files that commands write for the user. Only files that a command wrote itself are replaced."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from spml.errors import InputError
+from spml.runs.files import read_json, write_text
+from spml.runs.folder import check_output_path
+
+OUTPUTS = "outputs.json"
+RUN_FILES = (
+    *("run.json", "names.json", "labels.npz", "truth.npz"),
+    *("best.safetensors", "best-memory.safetensors", "last.safetensors", "predictions.safetensors"),
+)
+
+
+@contextmanager
+def writing_output(out: Path, *folders: Path, force: bool = False) -> Iterator[None]:
+    """Check that `out` may be written, and record afterwards that it was written.
+
+    An existing file is replaced only with `force`, or if it is unchanged since a command wrote it for the same run:
+    the first of `folders` records a digest of every file written. The data and the run's own files are never replaced.
+    """
+    for folder in folders:
+        check_output_path(out, folder)
+    if (out.parent / "run.json").exists() and out.name in (*RUN_FILES, OUTPUTS, "log.jsonl"):
+        raise InputError(f"--out {out} is a file of the run itself: use another name")
+    record = folders[0] / OUTPUTS
+    if out.is_file() and not force and _read(record).get(str(out.resolve())) != _digest(out):
+        raise InputError(f"{out} already exists: use --force to replace it, or another --out")
+    yield
+    if out.is_file():
+        with suppress(InputError):  # a run folder that cannot be written: the next command asks for --force
+            write_text(record, json.dumps({**_read(record), str(out.resolve()): _digest(out)}, indent=1))
+
+
+def check_overwrite(path: Path, overwrite: bool) -> None:
+    """Raise `InputError` if a file exists and must not be replaced."""
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} already exists: pass overwrite=True to replace it, or use another path")
+
+
+def check_results_folder(out: Path, marker: str, names: Collection[str]) -> None:
+    """Raise `InputError` if a folder that has no `marker` yet holds files that our results would replace."""
+    if not (out / marker).exists() and (found := [name for name in names if (out / name).exists()]):
+        raise InputError(f"--out {out} already contains {found[0]}, which would be replaced: use another folder")
+
+
+def _read(record: Path) -> dict[str, str]:
+    return dict(read_json(record)) if record.exists() else {}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
