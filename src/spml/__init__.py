@@ -1,39 +1,80 @@
-"""spml: multi-label classifiers from one positive label a row."""
+"""Train multi-label classifiers from one label per example, and recover the labels that are missing.
+
+Examples
+--------
+>>> import spml, torch
+>>> criterion = spml.loss("em")
+>>> bool(criterion(torch.zeros(1, 3), torch.tensor([[1, 0, 0]])) < 1)
+True
+"""
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spml.api import Run, load, train
+    from spml.data import Dataset, open_data
     from spml.errors import InputError
     from spml.estimator import SinglePositiveClassifier
     from spml.labels import Labels
     from spml.losses import Loss, loss
+    from spml.methods import method, register
+else:
+    import spml.train
+
+    class _TrainPackage(ModuleType):
+        """The package `spml.train`, which can also be called as the function `spml.api.train`."""
+
+        def __call__(self, *arguments, **options):
+            from spml.api import train
+
+            return train(*arguments, **options)
+
+    spml.train.__class__ = _TrainPackage
 
 __version__ = "0.1.0"
 
-# Every name is fetched when it is asked for, so that `import spml` and `spml --help` stay quick.
-_HOME = {
-    "InputError": ".errors",
-    "Labels": ".labels",
-    "Loss": ".losses",
-    "loss": ".losses",
-    "SinglePositiveClassifier": ".estimator",
+# Resolved on first access, so that `import spml` and `spml --help` stay fast.
+_LAZY_ATTRIBUTES = {
+    "Dataset": "spml.data",
+    "InputError": "spml.errors",
+    "Labels": "spml.labels",
+    "Loss": "spml.losses",
+    "Run": "spml.api",
+    "SinglePositiveClassifier": "spml.estimator",
+    "load": "spml.api",
+    "loss": "spml.losses",
+    "method": "spml.methods",
+    "open_data": "spml.data",
+    "register": "spml.methods",
 }
-
-
-_ROOMS = ("errors", "labels", "losses", "metrics")
+_LAZY_MODULES = ("api", "errors", "labels", "losses", "methods", "metrics")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f".{name}", __name__)
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name], __name__), name)
+    if name in _LAZY_MODULES:
+        return importlib.import_module(f"spml.{name}")
+    if name in _LAZY_ATTRIBUTES:
+        return getattr(importlib.import_module(_LAZY_ATTRIBUTES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *_LAZY_ATTRIBUTES])
 
 
-__all__ = ["InputError", "Labels", "Loss", "SinglePositiveClassifier", "loss"]
+__all__ = [
+    "Dataset",
+    "InputError",
+    "Labels",
+    "Loss",
+    "Run",
+    "SinglePositiveClassifier",
+    "load",
+    "loss",
+    "method",
+    "open_data",
+    "register",
+    "train",
+]

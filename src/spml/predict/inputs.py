@@ -195,7 +195,7 @@ def _image_tensor(image: Any, row: int, size: int, policy: Policy) -> torch.Tens
 def _channels_first(image: npt.NDArray[Any] | torch.Tensor, row: int) -> torch.Tensor:
     """An array (H, W), (H, W, 3) or (3, H, W) as a (3, H, W) tensor of uint8 in 0..255 or float32 in 0..1."""
     last_first = (2, 0) if isinstance(image, np.ndarray) else (0, 2)  # which axis is tried first for the channels
-    pixels = torch.as_tensor(np.ascontiguousarray(image) if isinstance(image, np.ndarray) else image.detach()).cpu()
+    pixels = torch.from_numpy(np.array(image)) if isinstance(image, np.ndarray) else image.detach().cpu()
     if pixels.ndim == 2:
         pixels = pixels.expand(3, -1, -1)
     axis = next((axis for axis in last_first if pixels.ndim == 3 and pixels.shape[axis] == 3), None)

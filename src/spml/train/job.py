@@ -35,7 +35,7 @@ MEASURED_ROWS = 4096  # of a feature matrix, to learn its scale from
 class TrainJob:
     """What `spml train` was asked for."""
 
-    data: str
+    data: str | Dataset
     options: dict[str, Any] = field(default_factory=dict)
     method: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
@@ -58,12 +58,12 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
     device = choose_device(job.device)
     if blocking := next((place for place in (out, *out.parents) if place.is_file()), None):
         raise InputError(f"--out {out}: {blocking} is a file; name a folder for the run")
-    if Path(job.data).exists() and out.resolve() == Path(job.data).resolve():
+    if isinstance(job.data, str) and Path(job.data).exists() and out.resolve() == Path(job.data).resolve():
         raise InputError(f"--out {out} is the data itself: name another folder, or the run would lie among them")
     made = method(job.method, **job.settings)
     _train_settings(job, 1, device, images=True)  # what is wrong with them is said before anything is read
-    options = _with_size(job)
-    dataset = open_data(job.data, **options)
+    dataset = _open(job)
+    source = dataset.source or {"path": dataset.name, "options": {}}
     for note in dataset.notes:
         say(note)
     images = isinstance(dataset.store, ImageStore)
@@ -101,7 +101,7 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
     bad = [image.name for image in dataset.store.bad] if isinstance(dataset.store, ImageStore) else []
     if bad and run.processes.first and not run.log.has("bad images"):
         run.log.write("bad images", run.step, count=len(bad), names=bad)
-    finish(run, dataset, {"path": _absolute(job.data), "options": options})
+    finish(run, dataset, source)
     return best
 
 
@@ -131,15 +131,17 @@ def _make_way(run: Trainer) -> None:
     run.processes.wait()  # the others must not read what goes away
 
 
-def _with_size(job: TrainJob) -> dict[str, Any]:
-    """The options of the data, with the model's image size where it concerns images."""
+def _open(job: TrainJob) -> Dataset:
+    """Open the data, at the model's image size unless the data set is given or its images have a fixed size."""
+    if isinstance(job.data, Dataset):
+        fixed = getattr(job.data.store, "size", None)
+        if job.size is not None and job.size != fixed:
+            raise InputError(f"size {job.size} does not fit the data set: open it with `open_data(path, size=…)`")
+        return job.data
     if job.data == "scenes" or job.options.get("kind") == "features" or job.data.lower().endswith(".npy"):
-        return dict(job.options)
-    return {"size": job.size or DEFAULT_SIZE.get(job.model or DEFAULT_MODEL, 224), **job.options}
-
-
-def _absolute(data: str) -> str:
-    return data if data == "scenes" else str(Path(data).resolve())
+        return open_data(job.data, **job.options)
+    size = job.size or DEFAULT_SIZE.get(job.model or DEFAULT_MODEL, 224)
+    return open_data(job.data, **{"size": size, **job.options})
 
 
 def _averaging(rows: int, job: TrainJob) -> float:

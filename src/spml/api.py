@@ -1,0 +1,402 @@
+"""The public Python API: train a classifier, load it, predict, embed, recover, report, export and share."""
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from spml.data.dataset import Dataset
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.predict.inputs import InputBlock, Inputs, open_inputs
+from spml.predict.onnx_export import export_onnx
+from spml.predict.predictor import Predictor, open_predictor
+from spml.predict.pretrained import is_pretrained, load_pretrained, save_pretrained, training_record
+from spml.recover import Recovered
+from spml.recover import recover as recover_labels
+from spml.recover.labelled import read_labelled
+from spml.runs.folder import RunFolder, check_output_path, open_run
+from spml.train.job import TrainJob, train_job
+
+FilePath = str | PathLike[str]
+Float32 = npt.NDArray[np.float32]
+
+
+def train(
+    data: FilePath | Dataset,
+    *,
+    out: FilePath,
+    method: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    head: str | None = None,
+    size: int | None = None,
+    epochs: int = 10,
+    batch_size: int = 16,
+    learning_rate: float | None = None,
+    k: float | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    track: str | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> "Run":
+    """Train a multi-label classifier from one observed label per example.
+
+    Training can be interrupted; the same call resumes it.
+
+    Parameters
+    ----------
+    data : str, path or Dataset
+        A folder with one subfolder per class, a table (csv, tsv, parquet), COCO json, a VOC folder, a .npy feature
+        matrix, or "scenes" (built in); or a data set from `spml.open_data`, used at the image size it was opened with.
+    out : str or path
+        Run folder. If it holds an interrupted run, training resumes; if the run is finished, it is loaded.
+    method : str
+        Training method; `spml methods` lists them.
+    settings : mapping, optional
+        Settings of the method that differ from its defaults.
+    model : str, optional
+        Backbone: "lite0" (default), "lite1", "lite2", "small", or any timm model.
+    head : str, optional
+        "linear", "label-wise", "attention" or "cam". Default: chosen by the method.
+    size : int, optional
+        Image size in pixels. Default: the model's own.
+    epochs, batch_size : int
+        Passes over the training data; examples per step.
+    learning_rate : float, optional
+        Peak learning rate. Default: 1e-4 for images, 1e-3 for features.
+    k : float, optional
+        Average number of labels per example. Required by some methods; improves `Run.recover`.
+    seed : int
+    device : str
+        "auto", "cpu" or "cuda".
+    track : str, optional
+        Also log to "tensorboard" or "trackio".
+    progress : bool
+        Print notes about the data and show a progress bar.
+    **options
+        Options of `spml.open_data`, such as `kind`, `image_column`, `label_column`, `image_root`, `labels`,
+        `on_bad_image`.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    InputError
+        If an option is invalid, or the data cannot be read.
+
+    Examples
+    --------
+    >>> import spml
+    >>> run = spml.train("scenes", out="runs/scenes", train=60, test=20, model="small", epochs=1, progress=False)
+    >>> run
+    Run('runs/scenes': auto, 10 classes)
+    """
+    if isinstance(data, Dataset) and options:
+        raise InputError(f"option {next(iter(options))!r} is for a path: pass it to `spml.open_data`")
+    job = TrainJob(
+        data=data if isinstance(data, Dataset) else os.fspath(data),
+        options={name: _absolute(name, value) for name, value in options.items() if value is not None},
+        method=method,
+        settings=dict(settings or {}),
+        model=model,
+        head=head,
+        size=size,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        k=k,
+        seed=seed,
+        device=device,
+        track=track,
+    )
+    report: Callable[[str], None] = print if progress and os.environ.get("RANK", "0") == "0" else lambda text: None
+    train_job(job, Path(out), say=report, progress=progress)
+    return load(out, device=device)
+
+
+def load(path: FilePath, *, device: str = "auto") -> "Run":
+    """Load a trained classifier.
+
+    Parameters
+    ----------
+    path : str or path
+        A run folder written by `spml.train` or `spml train`, or a folder written by `Run.save_pretrained`. The training
+        data need not be there.
+    device : str
+        "auto", "cpu" or "cuda".
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    InputError
+        If the folder is neither, or the run is unfinished.
+
+    Examples
+    --------
+    >>> import spml
+    >>> run = spml.train("scenes", out="runs/scenes", train=60, test=20, model="small", epochs=1, progress=False)
+    >>> run.save_pretrained("models/scenes")
+    >>> spml.load("runs/scenes").classes == spml.load("models/scenes").classes
+    True
+    """
+    folder = Path(path)
+    if is_pretrained(folder):
+        return Run(*load_pretrained(folder, device))
+    run = open_run(folder)
+    return Run(open_predictor(folder, device), training_record(run), run)
+
+
+class Run:
+    """A trained classifier, from `spml.train` or `spml.load`.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        The network with its classes and calibration.
+    training : dict
+        How it was trained.
+    folder : RunFolder, optional
+        The run folder; None for a classifier loaded from `save_pretrained`.
+
+    Attributes
+    ----------
+    training : dict
+        Data, rows, method, settings, best epoch, and scores: `validation_score` is the mAP on the observed labels of
+        the validation rows, `test_map` the mAP on the full labels of the test rows (None if they are unknown).
+
+    Examples
+    --------
+    >>> import spml
+    >>> data = spml.open_data("scenes", train=60, test=20)
+    >>> run = spml.train(data, out="runs/scenes", method="em", model="small", epochs=1, progress=False)
+    >>> run.classes[:3]
+    ('zero', 'one', 'two')
+    >>> images = data.store.batch(data.test)
+    >>> run.predict(images).shape, run.embed(images).shape
+    ((20, 10), (20, 256))
+    >>> labels = run.recover()
+    >>> labels.confidence([0]).shape
+    (1, 10)
+    """
+
+    def __init__(self, predictor: Predictor, training: dict[str, Any], folder: RunFolder | None = None) -> None:
+        self.predictor = predictor
+        self.training = training
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.predictor.folder)!r}: {self.training['method']}, {len(self.classes)} classes)"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the columns of `predict`."""
+        return self.predictor.classes
+
+    def predict(self, inputs: Inputs) -> Float32:
+        """Predict the probability of every class.
+
+        Parameters
+        ----------
+        inputs : path, PIL image, array, tensor, or a sequence of these
+            Images: paths of image files or folders; PIL images; arrays of shape (H, W, 3), (H, W) or (N, H, W, 3) and
+            tensors of shape (3, H, W) or (N, 3, H, W), uint8 in 0..255 or float in 0..1. Images of any size are
+            resized as in training; arrays and tensors that already have the network's size are used as they are.
+            Features: one row or a matrix of rows. For both: the path of a .parquet table; for features also of a .npy
+            file.
+
+        Returns
+        -------
+        ndarray of shape (n, n_classes), float32
+            The network's probabilities, as in the output of `spml predict`. Rows do not sum to 1.
+
+        Raises
+        ------
+        InputError
+            If an input cannot be read or does not fit the run.
+        """
+        return self._each_block(inputs, self.predictor.probabilities, len(self.classes))
+
+    def embed(self, inputs: Inputs) -> Float32:
+        """Compute the input of the last layer: pooled backbone features of images, standardised feature rows.
+
+        Parameters
+        ----------
+        inputs
+            As in `predict`.
+
+        Returns
+        -------
+        ndarray of shape (n, n_features), float32
+
+        Raises
+        ------
+        InputError
+            If an input cannot be read or does not fit the run.
+        """
+        return self._each_block(inputs, self.predictor.embeddings, self.predictor.spec.features or 0)
+
+    def _each_block(self, inputs: Inputs, compute: Callable[[InputBlock], Float32], width: int) -> Float32:
+        parts = [compute(block) for block in open_inputs(inputs, self.predictor.spec).blocks]
+        return np.concatenate(parts) if parts else np.zeros((0, width), np.float32)
+
+    def recover(
+        self,
+        *,
+        rows: Literal["train", "all"] = "train",
+        labelled: FilePath | tuple[Labels, npt.ArrayLike] | None = None,
+        k: float | None = None,
+        threshold: float | Literal["f1"] = "f1",
+    ) -> Recovered:
+        """Recover the missing labels of the training data, with a confidence for each.
+
+        Parameters
+        ----------
+        rows : {"train", "all"}
+            The training and validation rows, or also the test rows.
+        labelled : path, or (Labels, row numbers), optional
+            Some rows with all their labels, which improve the calibration: a CSV with the columns name and label, or
+            labels and the rows they belong to.
+        k : float, optional
+            Average number of labels per example. Default: the value given to `train`, else an estimate.
+        threshold : float or "f1"
+            Confidence from which a label counts as present; "f1" chooses the value with the best expected F1 per class.
+
+        Returns
+        -------
+        Recovered
+
+        Raises
+        ------
+        InputError
+            If an argument is invalid, or the run folder is not available.
+        """
+        run = self._run_folder("recover")
+        known = read_labelled(Path(labelled), run) if isinstance(labelled, (str, PathLike)) else labelled
+        return recover_labels(run, rows=rows, labelled=known, k=k, threshold=threshold)
+
+    def report(self, path: FilePath) -> None:
+        """Write an HTML report with curves, numbers and pictures.
+
+        Parameters
+        ----------
+        path : str or path
+            HTML file to write.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written, or the run folder is not available.
+        """
+        from spml.report import write_report
+
+        run = self._run_folder("report")
+        check_output_path(Path(path), run.folder)
+        write_report([run], Path(path))
+
+    def export(self, path: FilePath) -> None:
+        """Write an ONNX file that computes calibrated probabilities; needs the extra `export`.
+
+        The file is checked against onnxruntime before it is written. Its input is `images`, uint8 of shape
+        (batch, 3, size, size), RGB, already resized; or `features`, float32 of shape (batch, n_features). Its output
+        `probabilities` has the confidences of `spml predict --recover`. The metadata hold `classes`, `thresholds`,
+        `image_size` (as JSON) and `spml_version`.
+
+        Parameters
+        ----------
+        path : str or path
+            File to write, ending in .onnx.
+
+        Raises
+        ------
+        InputError
+            If the extra is not installed, the file name does not end in .onnx, or the file cannot be written.
+        """
+        file = Path(path)
+        if file.suffix != ".onnx":
+            raise InputError(f"{file}: the file must end in .onnx")
+        export_onnx(self.predictor, file)
+
+    def save_pretrained(self, folder: FilePath) -> None:
+        """Write weights, configuration and a model card, in the layout of the Hugging Face Hub.
+
+        `spml.load(folder)` loads them on any machine, without the training data.
+
+        Parameters
+        ----------
+        folder : str or path
+            New or empty folder, or one that an earlier call wrote.
+
+        Raises
+        ------
+        InputError
+            If the folder holds other files, or cannot be written.
+        """
+        save_pretrained(self.predictor, self.training, Path(folder))
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool = False,
+        token: str | None = None,
+        commit_message: str = "Upload a classifier trained with spml",
+    ) -> str:
+        """Upload what `save_pretrained` writes to the Hugging Face Hub; needs the extra `hub`.
+
+        Parameters
+        ----------
+        repo_id : str
+            "user/name". The repository is created if it does not exist.
+        private : bool
+            Whether a new repository is private.
+        token : str, optional
+            Default: the token of `hf auth login`.
+        commit_message : str
+
+        Returns
+        -------
+        str
+            The address of the commit.
+
+        Raises
+        ------
+        InputError
+            If the extra is not installed, or the Hub refuses the upload.
+        """
+        try:
+            from huggingface_hub import HfApi
+            from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+        except ImportError:
+            raise InputError("push_to_hub needs the package huggingface_hub: pip install 'spml[hub]'") from None
+        with tempfile.TemporaryDirectory() as name:
+            self.save_pretrained(name)
+            hub = HfApi(token=token)
+            try:
+                hub.create_repo(repo_id, private=private, exist_ok=True)
+                return str(hub.upload_folder(repo_id=repo_id, folder_path=name, commit_message=commit_message))
+            except (HfHubHTTPError, HFValidationError) as error:
+                raise InputError(f"{repo_id} was not uploaded: {str(error).splitlines()[0]}") from error
+
+    def _run_folder(self, action: str) -> RunFolder:
+        if self.folder is None:
+            raise InputError(
+                f"{self.predictor.folder} holds a classifier without its training rows: call {action} on the run folder"
+            )
+        return self.folder
+
+
+def _absolute(option: str, value: Any) -> Any:
+    """Paths among the options, so that the run can open its data from another folder."""
+    return str(Path(value).resolve()) if option in ("image_root", "labels") else value

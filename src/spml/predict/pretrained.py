@@ -1,0 +1,195 @@
+"""Save a trained classifier without its training data, in the layout of the Hugging Face Hub, and load it again."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+import spml
+from spml.atomic import atomic_path
+from spml.calibration import Calibration
+from spml.errors import InputError
+from spml.labels import KEstimate
+from spml.metrics import mean_average_precision
+from spml.predict.predictor import Decision, Predictor
+from spml.runs.files import copy_tensors, read_json, write_text
+from spml.runs.folder import RunFolder, new_network
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+
+
+def is_pretrained(folder: Path) -> bool:
+    """Whether `save_pretrained` wrote this folder."""
+    return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
+
+
+def save_pretrained(predictor: Predictor, training: dict[str, Any], folder: Path) -> None:
+    """Write model.safetensors, config.json and a model card.
+
+    Parameters
+    ----------
+    predictor : Predictor
+    training : dict
+        How the classifier was trained, from `training_record`.
+    folder : Path
+        New or empty folder, or one that an earlier call wrote.
+
+    Raises
+    ------
+    InputError
+        If the folder holds other files, or cannot be written.
+    """
+    if folder.exists() and not is_pretrained(folder) and (folder.is_file() or any(folder.iterdir())):
+        raise InputError(f"{folder} is not empty: choose a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "library_name": "spml",
+        "spml_version": spml.__version__,
+        "model": predictor.network.description,
+        "classes": predictor.classes,
+        "image_policy": predictor.spec.policy,
+        "decision": _decision_record(predictor),
+        "training": training,
+    }
+    with atomic_path(folder / WEIGHTS) as temporary:
+        save_file(copy_tensors(predictor.network.state_dict()), temporary, metadata={"format": "pt"})
+    write_text(folder / CONFIG, json.dumps(config, indent=2, allow_nan=False) + "\n")
+    write_text(folder / CARD, _model_card(config))
+
+
+def load_pretrained(folder: Path, device: str = "auto") -> tuple[Predictor, dict[str, Any]]:
+    """Read what `save_pretrained` wrote: the predictor, and how it was trained."""
+    config = read_json(folder / CONFIG, "model", "classes", "image_policy", "decision", "training")
+    network = new_network(config["model"])
+    try:
+        network.load_state_dict(load_file(folder / WEIGHTS))
+    except (SafetensorError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{folder / WEIGHTS} does not fit {folder / CONFIG} ({reason})") from None
+
+    def decide() -> Decision:
+        if config["decision"] is None:
+            raise InputError(f"{folder} holds no calibration: its run had no labelled rows to calibrate with")
+        return _read_decision(config["decision"])
+
+    classes, policy = tuple(config["classes"]), config["image_policy"]
+    return Predictor(folder, network.eval(), classes, decide, policy=policy, device=device), config["training"]
+
+
+def training_record(run: RunFolder) -> dict[str, Any]:
+    """How a run was trained and how good it is, without paths of this machine."""
+    settings = {name: value for name, value in run.record["method"].items() if name != "name"}
+    train = run.record["train"]
+    return {
+        "data": Path(str(run.source["path"])).name,
+        "rows": {"train": len(run.train), "validation": len(run.validation), "test": len(run.test)},
+        "method": run.method,
+        "settings": settings,
+        "train": {name: train[name] for name in ("epochs", "batch_size", "learning_rate", "seed") if name in train},
+        "best_epoch": run.best["epoch"],
+        "validation_score": run.best["score"],
+        "test_map": _test_map(run),
+    }
+
+
+def _test_map(run: RunFolder) -> float | None:
+    """Mean average precision on the test rows, if their full labels are known."""
+    if run.truth is None or not len(run.test):
+        return None
+    truth = run.truth.dense(run.test)
+    if not (truth > 0).any():
+        return None
+    return float(mean_average_precision(run.probabilities[run.test], truth > 0, mask=truth != 0))
+
+
+def _decision_record(predictor: Predictor) -> dict[str, Any] | None:
+    try:
+        calibration, thresholds = predictor.decision
+    except InputError:  # a run without labelled rows cannot be calibrated, but predicts
+        return None
+    numbers = asdict(calibration)
+    numbers |= {name: numbers[name].tolist() for name in ("offsets", "frequencies")}
+    return {
+        "calibration": numbers,
+        "thresholds": [value if np.isfinite(value) else None for value in thresholds.tolist()],
+    }
+
+
+def _read_decision(record: dict[str, Any]) -> Decision:
+    numbers = dict(record["calibration"], k=KEstimate(**record["calibration"]["k"]))
+    numbers |= {name: np.array(numbers[name], np.float64) for name in ("offsets", "frequencies")}
+    thresholds = np.array([np.inf if value is None else value for value in record["thresholds"]], np.float64)
+    return Decision(Calibration(**numbers), thresholds)
+
+
+def _model_card(config: dict[str, Any]) -> str:
+    training, model = config["training"], config["model"]
+    images = "image_size" in model
+    classes = config["classes"]
+    listed = ", ".join(_code(name) for name in classes[:100]) + (", …" if len(classes) > 100 else "")
+    settings = ", ".join(f"{name} = {value}" for name, value in training["settings"].items())
+    train = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in training["train"].items())
+    rows = ", ".join(f"{count} {part}" for part, count in training["rows"].items())
+    network = (
+        f"{_code(model['backbone'])} with a {model['head']} head, {model['image_size']}×{model['image_size']} pixels"
+        if images
+        else f"a linear classifier on {model['features']} features"
+    )
+    scores = [
+        f"- Validation mAP on observed labels (unknown labels count as absent): {training['validation_score']:.4f}."
+        if training["validation_score"] is not None
+        else "- No validation rows.",
+        f"- Test mAP on full labels: {training['test_map']:.4f}."
+        if training["test_map"] is not None
+        else "- Not evaluated on fully labelled data.",
+    ]
+    example = 'run.predict("photo.jpg")' if images else "run.predict(rows)"
+    return f"""---
+library_name: spml
+pipeline_tag: {"image-classification" if images else "tabular-classification"}
+tags:
+- multi-label-classification
+- single-positive-multi-label
+---
+
+# Multi-label classifier for {_code(training["data"])}
+
+A multi-label classifier trained from single positive labels with spml {config["spml_version"]}.
+
+## How to use
+
+```python
+import spml  # pip install spml
+
+run = spml.load("path/to/this/folder")
+{example}  # probabilities, one column per class in run.classes
+```
+
+## Training
+
+- Data: {_code(training["data"])} (rows: {rows}).
+- Classes ({len(classes)}): {listed}.
+- Method: `{training["method"]}`{f" ({settings})" if settings else ""}.
+- Network: {network}.
+- Settings: {train}; best epoch {training["best_epoch"]}.
+
+## Scores
+
+{chr(10).join(scores)}
+
+## Limits
+
+- Most training rows had one observed label; all other labels were unknown during training.
+- Calibration assumes that the annotator picks uniformly among the labels that are present. Where this is wrong,
+  confidences of the affected classes are too high or too low.
+- Classes that were rarely observed are predicted less reliably. Check results on your own data before relying on them.
+"""
+
+
+def _code(text: str) -> str:
+    """Text as Markdown code, whatever characters it holds."""
+    return "`" + " ".join(str(text).split()).replace("`", "'") + "`"
