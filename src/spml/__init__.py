@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from spml.labels import Labels
     from spml.losses import Loss, loss
     from spml.methods import method, register
-else:
-    import spml.train
-
-    class _TrainPackage(ModuleType):
-        """The package `spml.train`, which can also be called as the function `spml.api.train`."""
-
-        def __call__(self, *arguments, **options):
-            from spml.api import train
-
-            return train(*arguments, **options)
-
-    spml.train.__class__ = _TrainPackage
 
 __version__ = "0.1.0"
 
@@ -58,6 +46,16 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY_ATTRIBUTES:
         return getattr(importlib.import_module(_LAZY_ATTRIBUTES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _TrainPackage(ModuleType):
+    """The package `spml.train`, which can also be called as the function `spml.api.train`."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return importlib.import_module("spml.api").train(*arguments, **options)
+
+
+importlib.import_module("spml.train").__class__ = _TrainPackage
 
 
 def __dir__() -> list[str]:

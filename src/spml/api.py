@@ -95,10 +95,11 @@ def train(
 
     Examples
     --------
-    >>> import spml
-    >>> run = spml.train("scenes", out="runs/scenes", train=60, test=20, model="small", epochs=1, progress=False)
-    >>> run
-    Run('runs/scenes': auto, 10 classes)
+    >>> import spml, tempfile
+    >>> out = tempfile.TemporaryDirectory()
+    >>> run = spml.train("scenes", out=out.name, train=60, test=20, model="small", epochs=1, progress=False)
+    >>> run.training["method"], len(run.classes)
+    ('auto', 10)
     """
     if isinstance(data, Dataset) and options:
         raise InputError(f"option {next(iter(options))!r} is for a path: pass it to `spml.open_data`")
@@ -145,10 +146,11 @@ def load(path: FilePath, *, device: str = "auto") -> "Run":
 
     Examples
     --------
-    >>> import spml
-    >>> run = spml.train("scenes", out="runs/scenes", train=60, test=20, model="small", epochs=1, progress=False)
-    >>> run.save_pretrained("models/scenes")
-    >>> spml.load("runs/scenes").classes == spml.load("models/scenes").classes
+    >>> import spml, tempfile
+    >>> out, saved = tempfile.TemporaryDirectory(), tempfile.TemporaryDirectory()
+    >>> run = spml.train("scenes", out=out.name, train=60, test=20, model="small", epochs=1, progress=False)
+    >>> run.save_pretrained(saved.name)
+    >>> spml.load(out.name).classes == spml.load(saved.name).classes
     True
     """
     folder = Path(path)
@@ -178,14 +180,14 @@ class Run:
 
     Examples
     --------
-    >>> import spml
-    >>> data = spml.open_data("scenes", train=60, test=20)
-    >>> run = spml.train(data, out="runs/scenes", method="em", model="small", epochs=1, progress=False)
+    >>> import spml, tempfile
+    >>> data, out = spml.open_data("scenes", train=60, test=20), tempfile.TemporaryDirectory()
+    >>> run = spml.train(data, out=out.name, method="em", model="small", epochs=1, progress=False)
     >>> run.classes[:3]
     ('zero', 'one', 'two')
     >>> images = data.store.batch(data.test)
     >>> run.predict(images).shape, run.embed(images).shape
-    ((20, 10), (20, 256))
+    ((20, 10), (20, 192))
     >>> labels = run.recover()
     >>> labels.confidence([0]).shape
     (1, 10)
