@@ -1,11 +1,11 @@
-"""Average precision of every class: ours, scikit-learn class by class, and torchmetrics.
+"""Average precision of every class: this package, scikit-learn class by class, and torchmetrics.
 
     python benchmarks/average_precision.py                  # 40,137 x 80, COCO's validation set
     python benchmarks/average_precision.py --device cuda
-    python benchmarks/average_precision.py --large          # and the peak memory at 1,000,000 x 100
+    python benchmarks/average_precision.py --large          # also the peak memory at 1,000,000 x 100
 
-All three see the same scores and must agree before anything is timed. On a GPU the scores lie there for ours
-and torchmetrics, and in host memory for scikit-learn.
+All three get the same scores and must agree before anything is timed. With --device cuda the scores are on the GPU
+for this package and torchmetrics, and in host memory for scikit-learn.
 """
 
 import argparse
@@ -29,9 +29,9 @@ LARGE = (1_000_000, 100)
 
 
 def tables(rows: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Sigmoid scores in float32 and int8 truth with about 3 % positives, unevenly many a class.
+    """Sigmoid scores in float32 and int8 truth with about 3 % positives, a different share in every class.
 
-    Filled in slices, so that making them takes no memory worth measuring beyond their own.
+    Filled in slices, so that creating them needs almost no memory beyond their own.
     """
     rng = np.random.default_rng(seed)
     share = np.minimum(rng.gamma(1.0, 0.03, classes), 0.5)
@@ -42,19 +42,19 @@ def tables(rows: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
         shape = (part.stop - part.start, classes)
         targets[part] = rng.random(shape) < share
         scores[part] = 1 / (1 + np.exp(-(rng.normal(-3.0, 2.0, shape) + 3.0 * targets[part])))
-    targets[np.arange(classes) % rows, np.arange(classes)] = 1  # the sides differ on classes without a positive
+    targets[np.arange(classes) % rows, np.arange(classes)] = 1  # the libraries differ on classes without positives
     return torch.from_numpy(scores), torch.from_numpy(targets)
 
 
 def sides(scores: Tensor, targets: Tensor) -> dict[str, Callable[[], np.ndarray]]:
-    """What is compared, each from the inputs in the form it wants to one number a class."""
+    """The functions to compare. Each starts from inputs in its own form and returns one number per class."""
     from sklearn.metrics import average_precision_score
     from torchmetrics.classification import MultilabelAveragePrecision
 
     host_scores, host_targets = scores.cpu().numpy(), targets.cpu().numpy()
-    wide = targets.long()  # torchmetrics wants integers; the conversion is not charged to it
+    wide = targets.long()  # torchmetrics needs integers; the conversion is not timed
     classes = scores.shape[1]
-    # Without its checks of the inputs, which only make it slower.
+    # Without its input checks, which would only slow it down.
     metric = MultilabelAveragePrecision(classes, average=None, validate_args=False).to(scores.device)
 
     def torchmetrics_all() -> np.ndarray:
@@ -72,9 +72,9 @@ def sides(scores: Tensor, targets: Tensor) -> dict[str, Callable[[], np.ndarray]
 
 
 def timed(runs: dict[str, Callable[[], np.ndarray]], repeat: int) -> dict[str, float]:
-    """Median seconds of each side, the sides taking turns so that a busy machine is busy for all of them.
+    """Median seconds of each function. They take turns, so that other load on the machine affects all of them.
 
-    Every side ends on the host, which waits for the device.
+    Every function returns its result to the host, which synchronises the device.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeat):
@@ -88,7 +88,7 @@ def timed(runs: dict[str, Callable[[], np.ndarray]], repeat: int) -> dict[str, f
 def compare(rows: int, classes: int, device: str, repeat: int, seed: int, out: Path | None) -> None:
     scores, targets = (table.to(device) for table in tables(rows, classes, seed))
     runs = sides(scores, targets)
-    found = {name: run() for name, run in runs.items()}  # also warms every side up
+    found = {name: run() for name, run in runs.items()}  # also warms up every function
     exact = float(np.abs(found["spml"] - found["scikit-learn"]).max())
     rough = float(np.abs(found["spml"] - found["torchmetrics"]).max())
     if not (exact <= 1e-12 and rough <= 1e-4):  # torchmetrics adds in float32
@@ -119,10 +119,9 @@ def compare(rows: int, classes: int, device: str, repeat: int, seed: int, out: P
 
 
 def resident(which: str) -> int:
-    """Bytes of this process in memory: VmRSS now, VmHWM at most so far.
+    """Resident memory of this process in bytes: VmRSS is the current value, VmHWM the peak.
 
-    The peak of getrusage survives exec, so that in a child it may be its parent's; it serves where there is
-    nothing better.
+    The peak of getrusage survives exec, so in a child it may be the parent's. It is used only where /proc is missing.
     """
     status = Path("/proc/self/status")
     line = re.search(rf"{which}:\s+(\d+) kB", status.read_text()) if status.exists() else None
@@ -130,7 +129,7 @@ def resident(which: str) -> int:
 
 
 def measure_large(device: str, seed: int) -> None:
-    """In a process of its own: print seconds, bytes of the inputs, and the peak above what was there before."""
+    """Run in a separate process: print seconds, bytes of the inputs, and the peak memory above the start."""
     cuda = device.startswith("cuda")
     average_precision(*(table.to(device) for table in tables(10, 2, seed)))
     before = torch.cuda.memory_allocated(device) if cuda else resident("VmRSS")
@@ -180,7 +179,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--large", action="store_true", help="also the peak memory at 1,000,000 x 100")
+    parser.add_argument("--large", action="store_true", help="also measure the peak memory at 1,000,000 x 100")
     parser.add_argument("--out", type=Path, help=f"append to this table, such as {SPEED.parent.name}/{SPEED.name}")
     parser.add_argument("--measure-large", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

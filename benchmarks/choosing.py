@@ -1,13 +1,13 @@
-"""What choosing without full labels costs: epochs and learning rates, k, frequencies, thresholds, against the truth.
+"""Cost of choosing epoch, learning rate, k, frequencies and thresholds without full labels, compared with the truth.
 
     python benchmarks/choosing.py --data ../shared/data/voc12 --out choosing-voc12.csv
     python benchmarks/choosing.py --runs runs/quickstart/an runs/quickstart/auto
 
-With --data: linear heads on the features of a pack, every method at four learning rates and 25 epochs. Epoch and rate
-are chosen by the validation rows' full labels, and by one positive of each of them, drawn anew for every seed: by its
-average precision, as the training loop does, and by its likelihood. What follows is measured on the heads that the
-average precision of single positives chose. With --runs: finished runs whose truth is known.
-Numbers are means over seeds, in percent but for k.
+With --data: linear heads on the features of a pack, every method with four learning rates and 25 epochs. Epoch and
+learning rate are chosen in three ways: by the full labels of the validation rows, and by one positive per validation
+row (drawn again for every seed), either by its average precision, as the training loop does, or by its likelihood. The
+other tables use the heads chosen by the average precision of single positives. With --runs: finished runs with known
+truth. Numbers are means over seeds, in percent except for k.
 """
 
 import argparse
@@ -36,12 +36,12 @@ from spml.train.linear import FeatureRows, HeadSpec, train_heads
 
 METHODS = "auto,em,lasd,an"
 LABELLED = (10, 50, 200)
-DRAWS = 5  # of labelled rows, for each seed
+DRAWS = 5  # draws of labelled rows per seed
 Float64 = npt.NDArray[np.float64]
 
 
 class Measured(NamedTuple):
-    """One number of one table."""
+    """One value of a table."""
 
     table: str
     method: str
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--out", type=Path, help="csv file to write; without it, only print")
+    parser.add_argument("--out", type=Path, help="CSV file to write; by default the tables are only printed")
     options = parser.parse_args()
 
     measured: list[Measured] = []
@@ -85,7 +85,7 @@ def main() -> None:
 def chosen_heads(
     pack: Pack, methods: list[str], seed: int, epochs: int, batch_size: int
 ) -> Iterator[tuple[RunFolder, list[Measured]]]:
-    """Of each method the head that single positives choose, as a run, and what the choice cost."""
+    """For each method, the head chosen by single positives, as a run, and the cost of that choice."""
     store = pack.features()
     rows = np.concatenate([pack.train, pack.val, pack.test])
     parts = np.split(np.arange(len(rows)), np.cumsum([len(pack.train), len(pack.val)]))
@@ -95,7 +95,7 @@ def chosen_heads(
     known = np.concatenate([pack.observed[pack.train], single.single(), np.full(len(parts[2]), -1)])
     labels = Labels.from_indices(known, pack.classes)
 
-    kept: dict[float, Tensor] = {}  # the scores of all rows, by the number they are judged by
+    kept: dict[float, Tensor] = {}  # scores of all rows, by selection criterion
 
     def keep(scores: Tensor, _: Tensor) -> float:
         judged = mean_average_precision(scores[parts[1]], positive[parts[1]])
@@ -180,7 +180,7 @@ def measure(run: RunFolder, method: str, seed: int) -> Iterator[Measured]:
         yield Measured("estimates", method, seed, what, float(value))
 
     def scores(table: str, name: str, values: npt.NDArray[Any], thresholds: Any) -> Iterator[Measured]:
-        # F1 counts what lies above a threshold; these are reached by the labels they let through.
+        # F1 counts scores above a threshold, while these thresholds are the lowest accepted scores.
         below = np.nextafter(np.asarray(thresholds, values.dtype), values.dtype.type(-1))
         for average in ("micro", "macro"):
             value = 100 * f1(values, true_test, torch.from_numpy(np.atleast_1d(below)).squeeze(), average)
@@ -227,7 +227,7 @@ def recovery(table: str, method: str, seed: int, recovered: Recovered, truth: La
 
 
 def best_thresholds(probabilities: npt.NDArray[Any], positive: npt.NDArray[np.bool_]) -> Float64:
-    """The threshold of each class with the best F1 on fully labelled rows."""
+    """The threshold with the best F1 on fully labelled rows, for each class."""
     thresholds = np.full(probabilities.shape[1], np.inf)
     for c in range(probabilities.shape[1]):
         order = np.argsort(-probabilities[:, c], kind="stable")
@@ -239,9 +239,9 @@ def best_thresholds(probabilities: npt.NDArray[Any], positive: npt.NDArray[np.bo
 
 
 def elkan_noto(probabilities: npt.NDArray[Any], known: npt.NDArray[np.int8]) -> Float64:
-    """Frequencies by Elkan & Noto (2008): P(named) over the mean P(named | x) of the rows where it was named.
+    """Class frequencies by Elkan & Noto (2008): P(observed) / mean of P(observed | x) over rows where it is observed.
 
-    P(named | x) is a logistic regression on the class's logit.
+    P(observed | x) is a logistic regression on the logit of the class.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -258,7 +258,7 @@ def elkan_noto(probabilities: npt.NDArray[Any], known: npt.NDArray[np.int8]) -> 
 
 
 def report(measured: list[Measured]) -> None:
-    """Markdown tables of the means, a row a method."""
+    """Markdown tables of the means, one row per method."""
     values: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for item in measured:
         values[item.table][item.method][item.what].append(item.value)

@@ -1,12 +1,12 @@
-"""What many classes cost: loss, training step, average precision and recovery at 20 to 100,000 classes.
+"""Time and memory of loss, training step, average precision and recovery with 20 to 100,000 classes.
 
     python benchmarks/classes.py --record                 # appends to results/classes.csv and results/speed.csv
-    python benchmarks/classes.py --classes 20,1000        # smaller, to try it
-    python benchmarks/classes.py --draw docs/images       # the curves, from results/classes.csv
-    python benchmarks/classes.py --average-precision      # of 100,000 rows x 10,000 classes
+    python benchmarks/classes.py --classes 20,1000        # a quick try
+    python benchmarks/classes.py --draw docs/images       # draw the curves from results/classes.csv
+    python benchmarks/classes.py --average-precision      # 100,000 rows x 10,000 classes
 
-Each measurement is a process of its own, on one thread; bytes are its peak above what it had after its imports and
-inputs. Beside our training step stands the same step of torch.nn.Linear, torch.optim.Adam and a dense loss.
+Each measurement runs in a separate process with one thread. Bytes are its peak memory above the memory after imports
+and inputs. The training step is compared with the same step in torch.nn.Linear, torch.optim.Adam and a dense loss.
 """
 
 import argparse
@@ -42,15 +42,15 @@ WHAT = {
 
 
 def memory(which: str) -> int:
-    """Bytes of this process: VmRSS now, VmHWM at most."""
+    """Resident memory of this process in bytes: VmRSS is the current value, VmHWM the peak."""
     found = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found
     return 1024 * int(found[1])
 
 
 def measured(run: Callable[[], float]) -> dict[str, float]:
-    """The seconds it returns, and the peak above what is there now."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    """The seconds that `run` returns, and its peak memory above the current value."""
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = memory("VmRSS")
     seconds = run()
     return {"seconds": seconds, "peak_bytes": memory("VmHWM") - before}
@@ -68,7 +68,7 @@ def single(rows: int, classes: int) -> Labels:
 
 
 def loss(name: str, classes: int) -> dict[str, float]:
-    """Forward and backward of a batch."""
+    """Forward and backward pass of a batch."""
     from spml.methods import Clock, Problem, method
 
     labels = single(BATCH, classes)
@@ -85,7 +85,7 @@ def loss(name: str, classes: int) -> dict[str, float]:
 
 
 def step(name: str, classes: int) -> dict[str, float]:
-    """A step of the linear trainer: what STEPS more of them take."""
+    """A step of the linear trainer, measured as the extra time of STEPS more steps."""
     from spml.train.linear import HeadSpec, train_heads
 
     x = np.random.default_rng(0).standard_normal((BATCH, DIM), np.float32)
@@ -98,7 +98,7 @@ def step(name: str, classes: int) -> dict[str, float]:
 
 
 def plain_step(classes: int) -> dict[str, float]:
-    """The same batch in the usual lines."""
+    """The same batch in plain PyTorch."""
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((BATCH, DIM), np.float32))
     labels = single(BATCH, classes)
 
@@ -138,7 +138,7 @@ def recovery(classes: int) -> dict[str, float]:
 
     rows, rng = RECOVERED_ROWS, np.random.default_rng(0)
     probabilities = rng.random((rows, classes), np.float32)
-    probabilities **= 2 * max(1, classes // 20)  # a handful of labels a row
+    probabilities **= 2 * max(1, classes // 20)  # a few labels per row
     parts = np.split(np.arange(rows), [8 * rows // 10])
     run = RunFolder(
         folder=Path("run"),
@@ -218,7 +218,7 @@ def compare(sizes: list[int], keep: bool) -> None:
 
 
 def draw(folder: Path) -> None:
-    """The table as two pictures, each line a thing that grows with the classes."""
+    """Draw the table as two figures, with one line per operation."""
     from spml.report.axes import Axis, Plane
     from spml.report.markup import Html, tag
     from spml.report.theme import PALETTE
@@ -248,7 +248,7 @@ def draw(folder: Path) -> None:
         style = tag("style", Html(look))
         picture = str(plane.drawing(style, *parts, says=f"{unit} by the number of classes"))
         picture = picture.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-        # What a part says of its own colour goes before the style sheet.
+        # A colour set on an element takes precedence over the style sheet.
         picture = re.sub(r'(<text [^>]*?)fill="(#\w+)"', r'\1style="fill:\2"', picture)
         (folder / f"classes-{column.replace('_', '-')}.svg").write_text(picture + "\n", encoding="utf-8")
 
@@ -257,8 +257,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--classes", default="20,1000,10000,100000")
     parser.add_argument("--record", action="store_true", help="write results/classes.csv, append to results/speed.csv")
-    parser.add_argument("--average-precision", action="store_true", help="of 100,000 rows x 10,000 classes alone")
-    parser.add_argument("--draw", type=Path, help="folder of the pictures")
+    parser.add_argument("--average-precision", action="store_true", help="measure only 100,000 rows x 10,000 classes")
+    parser.add_argument("--draw", type=Path, help="folder for the figures")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,12 +1,12 @@
-"""A folder of images that do not fit into the memory there is: seconds an image beside those at a tenth as many.
+"""A folder of images that does not fit into memory: seconds per image, compared with a tenth of the images.
 
     python benchmarks/images.py                       # 9,000 and 90,000 images at 64 pixels, 1 GiB
-    python benchmarks/images.py --images 500,5000     # fewer, to try it
+    python benchmarks/images.py --images 500,5000     # a quick try
 
-`spml train` (one epoch of the network `small`), `spml predict` and `spml recover`, each a command of its own in a
-control group of that limit, which counts the page cache too: decoded, the images of the larger folder do not fit.
-Seconds an image are those beyond a run on few images, which is what it costs to start. The images are synthetic JPEG
-files in a folder per class, made in a temporary folder and deleted.
+Runs `spml train` (one epoch of the network `small`), `spml predict` and `spml recover`, each in a control group with a
+memory limit that includes the page cache: the decoded images of the larger folder do not fit. Seconds per image exclude
+the time of a run on few images, which is the start-up time. The images are synthetic JPEG files, one folder per class,
+in a temporary folder that is deleted.
 """
 
 import argparse
@@ -26,9 +26,9 @@ MIB, GIB = 2**20, 2**30
 
 
 def make(folder: Path, images: int, side: int, classes: int, seed: int) -> int:
-    """`folder/<class>/<number>.jpg`: a disc of the class's colour, and one of another's, on a ground of soft noise.
+    """Write `folder/<class>/<number>.jpg`: discs in the colours of its class and of another, on soft noise.
 
-    Returns their bytes.
+    Returns the total number of bytes.
     """
     rng = np.random.default_rng(seed)
     colours = rng.integers(0, 256, (classes, 3))
@@ -50,15 +50,15 @@ def make(folder: Path, images: int, side: int, classes: int, seed: int) -> int:
 
 
 def forget(folder: Path) -> None:
-    """Let the system drop the files' pages, so that those who read them next pay for them."""
-    os.sync()  # pages not yet written cannot be dropped
+    """Drop the files from the page cache, so that the next command reads them from disk."""
+    os.sync()  # dirty pages cannot be dropped
     for file in folder.rglob("*.jpg"):
         with file.open("rb") as opened:
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def stages(images: int, options: argparse.Namespace) -> dict[str, Used]:
-    """Each command on so many images."""
+    """Run each command on this many images."""
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         data, trained = Path(name, "images"), str(Path(name, "run"))
         size = make(data, images, options.side, options.classes, options.seed)
@@ -82,16 +82,16 @@ def stages(images: int, options: argparse.Namespace) -> dict[str, Used]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", default="9000,90000", help="two numbers of them")
-    parser.add_argument("--side", type=int, default=64, help="pixels of the JPEG files' sides")
-    parser.add_argument("--size", type=int, default=64, help="pixels they are decoded to")
+    parser.add_argument("--images", default="9000,90000", help="two numbers of images")
+    parser.add_argument("--side", type=int, default=64, help="side of the JPEG files in pixels")
+    parser.add_argument("--size", type=int, default=64, help="side of the decoded images in pixels")
     parser.add_argument("--classes", type=int, default=8)
     parser.add_argument("--method", default="an")
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--limit", type=int, default=GIB, help="bytes a command may use")
-    parser.add_argument("--start-up", type=int, default=200, help="images of the run whose time is taken off")
+    parser.add_argument("--limit", type=int, default=GIB, help="memory limit of a command in bytes")
+    parser.add_argument("--start-up", type=int, default=200, help="images of the run that measures the start-up time")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--folder", type=Path, help="where the temporary files go")
+    parser.add_argument("--folder", type=Path, help="folder for temporary files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", action="store_true", help="append to results/speed.csv")
     options = parser.parse_args()
@@ -101,11 +101,11 @@ def main() -> None:
     used = in_turns(lambda images: stages(images, options), sizes, 1)
     decoded = many * 3 * options.size**2
     print(f"{many:,} images decoded = {decoded / GIB:.2f} GiB, in {options.limit / GIB:.2f} GiB")
-    for stage, here, there, extra in compare(used, sizes, "ms an image", 1e3):
+    for stage, here, there, extra in compare(used, sizes, "ms per image", 1e3):
         if options.record:
             what = {"images": many, "size": options.size, "classes": options.classes}
             extra |= {"decoded_bytes": decoded, "limit_bytes": options.limit}
-            record(f"images {stage}", there, here, f"seconds an image at {few}", options.seed, **what, **extra)
+            record(f"images {stage}", there, here, f"seconds per image at {few}", options.seed, **what, **extra)
 
 
 if __name__ == "__main__":

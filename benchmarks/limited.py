@@ -1,4 +1,4 @@
-"""A command in a process that may use so much memory and no more: the most it used, what it takes at three sizes."""
+"""Run commands under a memory limit and measure their peak memory and their time at three sizes."""
 
 import os
 import resource
@@ -16,21 +16,21 @@ GROUPS = Path("/sys/fs/cgroup/memory")  # control groups, version 1
 
 @dataclass(frozen=True)
 class Used:
-    """What a command took."""
+    """Time and memory of a command."""
 
     seconds: float
     busy: float
-    """Seconds of processor time, which other programs do not lengthen."""
+    """CPU time in seconds, which does not depend on other programs."""
     anonymous: int
-    """Most bytes of memory of its own, looked at 20 times a second: RssAnon, without pages of mapped files."""
+    """Peak of RssAnon in bytes, sampled 20 times per second: its own memory, without pages of mapped files."""
     group: int | None
-    """Most bytes of its control group, with its share of the page cache; None where there is none."""
+    """Peak of its control group in bytes, page cache included; None if there is no control group."""
     output: str
 
 
 @contextmanager
 def _group(limit: int) -> Iterator[Path | None]:
-    """A control group of this limit, where this process may make one."""
+    """Create a control group with this limit; None if this process is not allowed to."""
     path = GROUPS / f"spml-benchmark-{os.getpid()}"
     try:
         path.mkdir()
@@ -45,10 +45,10 @@ def _group(limit: int) -> Iterator[Path | None]:
 
 
 def run(command: list[str], limit: int, threads: int = 1) -> Used:
-    """Run it to its end; SystemExit with its output where it fails.
+    """Run a command to its end; if it fails, raise SystemExit with its output.
 
-    The limit holds for memory and page cache together, as it would on a machine of that size, where control groups
-    can be made; elsewhere nothing is enforced, and `anonymous` says what was needed.
+    If control groups are available, the limit includes the page cache, as on a machine with that much memory.
+    Otherwise nothing is enforced, and `anonymous` is the memory that was needed.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
     with _group(limit) as group:
@@ -89,9 +89,9 @@ def _anonymous(process: int) -> int:
 def in_turns(
     stages: Callable[[int], dict[str, Used]], sizes: tuple[int, int, int], times: int
 ) -> tuple[dict[str, Used], ...]:
-    """Each command's medians at each size; the first is what it costs to start.
+    """Medians of each command at each size; the first size measures the start-up time.
 
-    A machine is faster at one time than at another: the other sizes take turns, each after a start.
+    The speed of a machine changes over time, so the sizes take turns, each after a run of the first size.
     """
     first, *others = sizes
     runs: dict[int, list[dict[str, Used]]] = {size: [] for size in sizes}
@@ -102,7 +102,7 @@ def in_turns(
 
 
 def _typical(runs: Sequence[Used]) -> Used:
-    """The median times, and the most memory. Of times that are taken from one another the least would be luck."""
+    """Median times and peak memory. The minimum would not do, because differences of these times are taken."""
     return replace(
         runs[0],
         seconds=median(used.seconds for used in runs),
@@ -115,14 +115,15 @@ def _typical(runs: Sequence[Used]) -> Used:
 def compare(
     used: Sequence[dict[str, Used]], sizes: tuple[int, int, int], what: str, scale: float
 ) -> Iterator[tuple[str, float, float, dict[str, object]]]:
-    """Print what one more costs at the second and at the third size, beyond the first; `used` comes from `in_turns`.
+    """Print the marginal cost of one row at the second and third size, beyond the first; `used` is from `in_turns`.
 
-    what, scale: "µs a row" and 1e6, say. Yields (stage, seconds one costs among few, among many, what to record).
+    `what` and `scale` are the unit, such as "µs per row" and 1e6. Yields (stage, seconds per row with few rows, with
+    many rows, values to record).
     """
     start_up, few, many = sizes
-    header = (f"at {few:,}", f"at {many:,}", "ratio", "of busy time", "own GiB", "group GiB")
+    header = (f"at {few:,}", f"at {many:,}", "ratio", "of CPU time", "own GiB", "group GiB")
     print(f"{what:12}" + "".join(f"{text:>14}" for text in header))
-    one = what.split(" ", 1)[1].replace(" ", "_")  # a_row
+    one = what.split(" ", 1)[1].replace(" ", "_")  # per_row
     for stage in used[0]:
         first, small, large = (at_size[stage] for at_size in used)
         more, most = few - start_up, many - start_up

@@ -1,12 +1,12 @@
-"""Cole et al.'s linear protocol on one data set, all heads at once, beside one head after another as published.
+"""Cole et al.'s linear protocol on one data set: all heads at once, compared with one head after another as published.
 
     python benchmarks/linear_grid.py --data ../shared/data/voc12 --record
     python benchmarks/linear_grid.py --data ../shared/data/voc12 --device cuda --record
 
-On VOC 2012 features the grid is 264 heads (11 methods, 4 learning rates, 2 batch sizes, 3 seeds) of 25 epochs, with
-validation after every epoch. The other side is one head of AN as published code trains it: a DataLoader over rows, a
-loss on probabilities, predictions copied to the host every batch, average precision by scikit-learn; for one epoch at
-each batch size, multiplied by epochs and heads. The tables themselves come from `spml bench features`.
+On VOC 2012 features the grid has 264 heads (11 methods, 4 learning rates, 2 batch sizes, 3 seeds) and 25 epochs, with
+validation after every epoch. The baseline is one head of AN, trained like the published code: a DataLoader over rows, a
+loss on probabilities, predictions copied to the host after every batch, average precision by scikit-learn. One epoch
+per batch size is measured and multiplied by epochs and heads. The result tables come from `spml bench features`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from spml.data.formats.pack import Pack, load_pack
 from spml.train.device import choose_device
 
 METHODS = "bce,bce-ls,iun,an,an-ls,wan,epr,role,em,em-apl,lasd"
-# The tables of Cole et al. come from code that smooths by ε where the paper smooths by ε/2.
+# The code behind the tables of Cole et al. smooths by ε; the paper's formula smooths by ε/2.
 SETTINGS: dict[str, dict[str, Any]] = {
     "an-ls": {"positive_smoothing": 0.2, "negative_smoothing": 0.2},
     "bce-ls": {"smoothing": 0.2},
@@ -50,9 +50,9 @@ def main() -> None:
     parser.add_argument("--learning-rates", default=",".join(map(str, LEARNING_RATES)))
     parser.add_argument("--batch-sizes", default=",".join(map(str, BATCH_SIZES)))
     parser.add_argument("--epochs", type=int, default=25)
-    parser.add_argument("--k", type=float, help="mean number of positives a row; known for the papers' data sets")
+    parser.add_argument("--k", type=float, help="average number of positives per row; known for the papers' data sets")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, help="CPU threads; by default all")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
     parser.add_argument("--record", action="store_true", help="append to results/speed.csv")
     options = parser.parse_args()
     if options.threads:
@@ -127,7 +127,7 @@ def assume_negative(p: Tensor, labels: Tensor) -> Tensor:
 
 
 def report(rows: list[dict[str, Any]]) -> None:
-    """The table on the screen: mean and spread over seeds."""
+    """Print mean and standard deviation over seeds."""
     by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         by_method[row["method"]].append(row)

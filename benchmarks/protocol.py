@@ -1,18 +1,19 @@
-"""A whole published protocol: as a user of this package runs it, and in the style of the published code.
+"""A complete published protocol: with this package, and in the style of the published code.
 
     python benchmarks/protocol.py --data ../shared/data/voc12 --record
-    python benchmarks/protocol.py --data ../shared/data/voc12 --published-epochs 10 --record    # both mAPs as well
+    python benchmarks/protocol.py --data ../shared/data/voc12 --published-epochs 10 --record    # also both mAPs
 
-AN for ten epochs at batch 16 and learning rate 1e-4, validation after every epoch, test mAP of the best one.
+AN for ten epochs at batch size 16 and learning rate 1e-4, with validation after every epoch and the test mAP of the
+best epoch.
 
-Ours is `run_job`, from the file of decoded images to the finished run folder: checkpoints, and predictions and scores
-of all rows, are part of it. What happens once, before any run, is stated beside it: decoding the images, and a first
-run of a few steps, in which CUDA starts and kernels are compiled.
+Ours: one training of the benchmark, from the file of decoded images to the finished run folder, including checkpoints
+and the predictions and scores of all rows. Work that is done once before all runs is reported separately: decoding the
+images, and a first run of a few steps, in which CUDA starts and kernels are compiled.
 
-The other side is plain PyTorch: Pillow in DataLoader workers, torchvision's transforms, float32 as torch does it by
-default, one batch size for all, predictions copied to the host after every batch, validation and test after every
-epoch by scikit-learn. It runs `--published-epochs` after a few batches to warm up; its time is that of these epochs,
-multiplied to the number of the protocol.
+Published style: plain PyTorch. Pillow in DataLoader workers, torchvision's transforms, float32 with torch's defaults,
+one batch size everywhere, predictions copied to the host after every batch, validation and test after every epoch by
+scikit-learn. It runs `--published-epochs` epochs after a few warm-up batches; their time is scaled to the number of
+epochs of the protocol.
 """
 
 import argparse
@@ -48,14 +49,14 @@ SEED = 0
 GOAL = 8.0
 RATE = 1e-4
 WARM_UP = 6  # batches
-SAMPLE = 500  # images that are decoded to say how long all of them took, where they were found decoded
+SAMPLE = 500  # images to decode for the estimate, if the decoded images exist already
 
 
-# In the style of the published code.
+# The published style
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """Images of a pack, each opened by Pillow when it is asked for, with the row it belongs to."""
+    """Images of a pack, opened by Pillow on access, with their row numbers."""
 
     def __init__(self, pack: Pack, rows: np.ndarray, transform: Any) -> None:
         found: dict[str, tuple[Path, str]] = {}
@@ -65,7 +66,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
                     found[name] = found[name.rpartition(".")[0]] = path, name
         self.sources = [found[name] for name in pack.ids[rows].tolist()]
         self.rows, self.transform = rows, transform
-        self.archives: dict[Path, zipfile.ZipFile] = {}  # each worker opens its own
+        self.archives: dict[Path, zipfile.ZipFile] = {}  # every worker opens its own file
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -79,7 +80,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
 
 class Published:
-    """The protocol's state: a network, its optimiser, loaders of the three parts, labels as matrices."""
+    """State of the protocol: network, optimiser, loaders of the three parts, labels as matrices."""
 
     def __init__(self, pack: Pack, backbone: str, size: int, batch: int, workers: int, device: torch.device) -> None:
         torch.manual_seed(SEED)
@@ -106,7 +107,7 @@ class Published:
         self.truth = pack.truth > 0
 
     def go_through(self, part: str, batches: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """One pass, training on the training part; rows and their scores on the host."""
+        """One pass over a part, with training on the training part. Returns rows and their scores on the host."""
         self.network.train(part == "train")
         seen, scores = [], []
         for images, rows in itertools.islice(self.loaders[part], batches):
@@ -115,7 +116,7 @@ class Published:
         return np.concatenate(seen), np.concatenate(scores)
 
     def scores(self, images: Tensor, rows: Tensor, training: bool) -> np.ndarray:
-        """Of one batch, on the host; if training, after a step on it."""
+        """Scores of one batch, on the host; in training, after a step on it."""
         images, targets = images.to(self.device, non_blocking=True), self.observed[rows].to(self.device)
         with torch.set_grad_enabled(training):
             logits = self.network(images)
@@ -127,7 +128,7 @@ class Published:
         return found
 
     def warm_up(self) -> None:
-        """A few batches of every part, and one of the size that is left at its end: cuDNN makes kernels for each."""
+        """A few batches of every part, and one with the size of its last batch: cuDNN selects kernels for each size."""
         for part, loader in self.loaders.items():
             self.go_through(part, WARM_UP)
             left = [loader.dataset[row] for row in range(len(loader.dataset) % loader.batch_size)]
@@ -138,7 +139,7 @@ class Published:
     def mean_average_precision(self, part: str) -> float:
         rows, scores = self.go_through(part)
         truth = self.truth[rows]
-        # a class without a positive counts 0, as in the papers
+        # a class without positives counts as 0, as in the papers
         each = [average_precision_score(t, s) if t.any() else 0.0 for t, s in zip(truth.T, scores.T, strict=True)]
         return float(np.mean(each))
 
@@ -155,7 +156,7 @@ class Outcome:
 
 
 def run_published(make: Callable[[], Published], epochs: int) -> Outcome:
-    """So many epochs, after a few batches of another network."""
+    """Run this many epochs, after a few batches of another network."""
     make().warm_up()
     state, training, evaluation, scores = make(), 0.0, 0.0, []
     for _ in range(epochs):
@@ -168,11 +169,11 @@ def run_published(make: Callable[[], Published], epochs: int) -> Outcome:
     return Outcome(training, evaluation, max(scores, key=lambda found: found["validation_map"]))
 
 
-# Ours.
+# Ours
 
 
 def decode(pack: Pack, size: int, cache: Path) -> tuple[float, int]:
-    """Seconds to decode all images into the cache, and on how many that was measured: a sample if they are there."""
+    """Seconds to decode all images into the cache, and the number measured: a sample, if the cache exists already."""
     store = pack.images(size, cache_path=cache)
     there = Path(store.where.removeprefix("in ")).exists()
     started = time.perf_counter()
@@ -187,14 +188,14 @@ def decode(pack: Pack, size: int, cache: Path) -> tuple[float, int]:
 
 
 def release(device: torch.device) -> None:
-    """Give back the memory of a run that is over: it and its recording hold each other until collected."""
+    """Free the memory of a finished run, which has a reference cycle with its CUDA graph."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def run_ours(pack: Pack, job: Job, cache: Path, device: torch.device) -> tuple[float, dict[str, Any]]:
-    """Seconds of the whole job from the decoded images on, and its row."""
+    """Seconds of the whole training from the decoded images on, and its row of the results."""
     release(device)
     with tempfile.TemporaryDirectory() as out:
         started = time.perf_counter()
@@ -210,9 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--image-size", type=int, default=320)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--published-epochs", type=int, default=1, help="that the published style runs; at least 1")
+    parser.add_argument("--published-epochs", type=int, default=1, help="epochs in the published style; at least 1")
     parser.add_argument("--workers", type=int, default=4, help="DataLoader workers of the published style")
-    parser.add_argument("--cache", type=Path, help="folder where the decoded images are kept; otherwise a passing one")
+    parser.add_argument("--cache", type=Path, help="folder for the decoded images (default: a temporary one)")
     parser.add_argument("--device", default="auto")
     parser.add_argument(
         "--record", type=Path, nargs="?", const=SPEED, metavar="FILE", help="append to results/speed.csv, or to FILE"

@@ -1,4 +1,4 @@
-"""One row a measurement in results/speed.csv: both sides, and the command, commit, hardware and seed behind them."""
+"""Record measurements in results/speed.csv: one row each, with both times, command, commit, hardware and seed."""
 
 import csv
 import shlex
@@ -36,7 +36,7 @@ def record(
     device: str = "cpu",
     **extra: object,
 ) -> None:
-    """Append one measurement, of one side alone where `theirs` is None; `extra` becomes `name=value` pairs."""
+    """Append one measurement. `theirs` is None if nothing is compared; `extra` becomes `name=value` pairs."""
     row = {
         "benchmark": benchmark,
         "command": command(),
@@ -59,7 +59,7 @@ def record(
 
 
 def command() -> str:
-    """The command that is running, its script relative to the repository."""
+    """The running command, with its script relative to the repository."""
     script = Path(sys.argv[0]).resolve()
     name = script.relative_to(ROOT) if script.is_relative_to(ROOT) else Path(script.name)
     return shlex.join(["python", str(name), *sys.argv[1:]])

@@ -1,11 +1,11 @@
-"""ROLE's label estimates: one number for every row and class under Adam, or fewer.
+"""Memory and time of ROLE's label estimates: dense (one number per row and class, with Adam), factorised and 16-bit.
 
     python benchmarks/role_memory.py --record              # memory and time of a step at 200,000 and 1,000,000 rows
-    python benchmarks/role_memory.py --data ../shared/data/voc12     # and what each costs in mAP
+    python benchmarks/role_memory.py --data ../shared/data/voc12     # the mAP of each
 
-Each estimator is measured in a process of its own, on one thread: bytes are its peak with the method prepared and
-some steps made, above what was there before. Dense Adam is measured at the smaller number of rows, and both its
-numbers, which are proportional to the rows, are computed for the larger.
+Each estimator is measured in a separate process with one thread. Bytes are its peak memory above the start, with
+the method prepared and some steps done. Dense Adam is measured with the smaller number of rows; for the larger one both
+values are extrapolated, as they are proportional to the rows.
 """
 
 import argparse
@@ -29,20 +29,20 @@ STEPS = 8
 
 
 def memory(which: str) -> int:
-    """Bytes of this process: VmRSS now, VmHWM at most."""
+    """Resident memory of this process in bytes: VmRSS is the current value, VmHWM the peak."""
     found = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found
     return 1024 * int(found[1])
 
 
 def measure(name: str, rows: int, classes: int, batch: int) -> dict[str, float]:
-    """Seconds of a step (objective, its gradient, the estimates moved) and bytes."""
+    """Seconds of a step (objective, gradient, update of the estimates) and bytes."""
     from spml.labels import Labels
     from spml.methods import Clock, Problem, method
 
     torch.set_num_threads(1)
     labels = Labels.from_indices(np.arange(rows) % classes, map(str, range(classes)))
-    torch.optim.Adam([torch.zeros(1)], fused=True)  # imports a compiler, which is no part of the estimates
+    torch.optim.Adam([torch.zeros(1)], fused=True)  # imports a compiler, whose memory does not count
     before = memory("VmRSS")
     made = method(name)
     made.prepare(Problem(labels, k=2.0))
@@ -76,7 +76,7 @@ def in_child(name: str, rows: int, options: argparse.Namespace) -> dict[str, flo
 
 def compare(options: argparse.Namespace) -> None:
     few, many = (int(part) for part in options.rows.split(","))
-    print(f"{'':18}{'rows':>11}{'ms a step':>12}{'GiB':>9}{'':4}{options.classes:,} classes, batch {options.batch}")
+    print(f"{'':18}{'rows':>11}{'ms/step':>12}{'GiB':>9}{'':4}{options.classes:,} classes, batch {options.batch}")
     dense: dict[str, float] = {}
     for rows in (few, many):
         found = {name: in_child(name, rows, options) for name in METHODS if name != DENSE or rows == few}
@@ -103,7 +103,7 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def accuracy(options: argparse.Namespace) -> None:
-    """Test mAP on features by the linear protocol, best learning rate and batch size by validation."""
+    """Test mAP on features in the linear protocol; learning rate and batch size are chosen by validation."""
     from spml.bench.linear import BATCH_SIZES, LinearData, linear_grid
     from spml.data.formats.pack import load_pack
 
@@ -150,8 +150,8 @@ def main() -> None:
     parser.add_argument("--rows", default="200000,1000000", help="two numbers of rows")
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--data", type=Path, help="a pack of features: measure mAP on it instead")
-    parser.add_argument("--k", type=float, default=1.5, help="mean number of positives a row, for --data")
+    parser.add_argument("--data", type=Path, help="measure the mAP on this pack of features instead")
+    parser.add_argument("--k", type=float, default=1.5, help="average number of positives per row, for --data")
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--learning-rates", default="0.01,0.001,0.0001,0.00001")
     parser.add_argument("--record", action="store_true", help="append to results/speed.csv")

@@ -1,14 +1,14 @@
-"""A million rows from a file larger than the memory there is: seconds a row beside those at a tenth of the rows.
+"""A million rows from a file larger than memory: seconds per row, compared with a tenth of the rows.
 
     python benchmarks/rows.py                      # 100,000 and 1,000,000 rows of 1,280 float16 features, 2 GiB
-    python benchmarks/rows.py --rows 5000,50000    # smaller, to try it
+    python benchmarks/rows.py --rows 5000,50000    # a quick try
 
-`spml train` (one epoch), `spml predict` and `spml recover`, each a command of its own in a control group of that
-limit, which counts the page cache too: the file does not fit. Seconds a row are those beyond a run on 1,000 rows,
-which is what it costs to start. A command on few rows takes little longer than that, and a machine is faster at one
-time than at another: the sizes take turns, six times, each after a start, and medians count. `epoch` is what the log of
-`spml train` says of its epoch with validation, where there is next to nothing to take off. The data are synthetic, made
-in a temporary folder and deleted.
+Runs `spml train` (one epoch), `spml predict` and `spml recover`, each in a control group with a memory limit that
+includes the page cache: the file does not fit. Seconds per row exclude the time of a run on 1,000 rows, which is the
+start-up time. With few rows this difference is small, and the speed of a machine changes over time; the sizes therefore
+take turns, six times, each after a start-up run, and medians are compared. `epoch` is the time of the epoch with
+validation in the log of `spml train`, which hardly includes start-up. The data are synthetic, in a temporary folder
+that is deleted.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TURNS = 6
 
 
 def make(folder: Path, rows: int, dim: int, classes: int, seed: int) -> None:
-    """x.npy, float16: the sum of two classes' directions and noise; y.npy: one of the two classes."""
+    """Write x.npy (float16: the directions of two classes plus noise) and y.npy (one of the two classes)."""
     rng = np.random.default_rng(seed)
     directions = rng.normal(0, 0.3, (classes, dim)).astype(np.float32)
     matrix = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float16, (rows, dim))
@@ -49,14 +49,14 @@ def make(folder: Path, rows: int, dim: int, classes: int, seed: int) -> None:
 
 
 def forget(file: Path) -> None:
-    """Let the system drop a file's pages, so that those who read it next pay for them."""
+    """Drop a file from the page cache, so that the next command reads it from disk."""
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def stages(folder: Path, rows: int, options: argparse.Namespace) -> dict[str, Used]:
-    """Each command on the rows of a folder."""
+    """Run each command on the rows of a folder."""
     spml, data, trained = [sys.executable, "-m", "spml"], str(folder / "x.npy"), str(folder / "run")
     sizes = ["--method", options.method, "--epochs", "1", "--batch-size", str(options.batch_size)]
     commands = {
@@ -77,14 +77,14 @@ def stages(folder: Path, rows: int, options: argparse.Namespace) -> dict[str, Us
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", default="100000,1000000", help="two sizes")
+    parser.add_argument("--rows", default="100000,1000000", help="two numbers of rows")
     parser.add_argument("--dim", type=int, default=1280)
     parser.add_argument("--classes", type=int, default=20)
     parser.add_argument("--method", default="an")
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--limit", type=int, default=2 * GIB, help="bytes a command may use")
+    parser.add_argument("--limit", type=int, default=2 * GIB, help="memory limit of a command in bytes")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--folder", type=Path, help="where the temporary files go")
+    parser.add_argument("--folder", type=Path, help="folder for temporary files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", action="store_true", help="append to results/speed.csv")
     options = parser.parse_args()
@@ -93,17 +93,17 @@ def main() -> None:
     sizes = (START_UP, few, many)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folders = {rows: Path(name) / str(rows) for rows in sizes}
-        for rows, folder in folders.items():  # all before the first run: what is still being written slows what runs
+        for rows, folder in folders.items():  # before the first run, because pending writes would slow it down
             folder.mkdir()
             make(folder, rows, options.dim, options.classes, options.seed)
         used = in_turns(lambda rows: stages(folders[rows], rows, options), sizes, TURNS)
     size = many * options.dim * 2
     print(f"{many:,} rows of {options.dim} float16 = {size / GIB:.2f} GiB, in {options.limit / GIB:.2f} GiB")
-    for stage, here, there, extra in compare(used, sizes, "µs a row", 1e6):
+    for stage, here, there, extra in compare(used, sizes, "µs per row", 1e6):
         if options.record:
             what = {"rows": many, "dim": options.dim, "classes": options.classes}
             extra |= {"file_bytes": size, "limit_bytes": options.limit}
-            record(f"rows {stage}", there, here, f"seconds a row at {few}", options.seed, **what, **extra)
+            record(f"rows {stage}", there, here, f"seconds per row at {few}", options.seed, **what, **extra)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Two processes beside one: the same work in less time (strong), twice the work in the same time (weak).
+"""Two processes compared with one: the same work in less time (strong), twice the work in the same time (weak).
 
     python benchmarks/scaling.py --record
 
-The loop on features (a linear head of 20 classes, as VOC has, and of 312, as CUB has) and on images (the network
-`small` on the built-in scenes), each with one thread a process and gloo between them. Processes are not bound to
-cores: gloo's threads would have to share theirs. Weak: every process keeps its share of the batch, so the batch
-doubles. Strong: the batch stays. Apart: two runs of one process at a time that know nothing of each other, which is
-what the cores leave of one when both work. Sides take turns; the fastest epoch of each counts, since other programs
-only ever slow one down.
+Trains on features (a linear head of 20 classes, as in VOC, and of 312, as in CUB) and on images (the network `small` on
+the built-in scenes), with one thread per process and gloo between the processes. Processes are not bound to cores,
+because gloo's threads would have to share them. Weak: every process keeps its share of the batch, so the batch doubles.
+Strong: the batch stays the same. Apart: two independent runs of one process at the same time, which shows how much the
+cores slow each other down. The variants take turns; the fastest epoch of each counts, since other programs can only
+slow one down.
 """
 
 import argparse
@@ -25,12 +25,12 @@ import numpy as np
 from record import record
 
 STEPS, EPOCHS = 12, 4
-SHARE = {"features": 2048, "features-312": 2048, "images": 64}  # rows of a batch that one process takes
+SHARE = {"features": 2048, "features-312": 2048, "images": 64}  # rows per batch and process
 CLASSES = {"features": 20, "features-312": 312}
 
 
 def train(kind: str, folder: Path, batch: int) -> None:
-    """One process's part of a run of STEPS steps an epoch."""
+    """One process's part of a run with STEPS steps per epoch."""
     import torch
 
     from spml.data.formats.scenes import scenes
@@ -65,7 +65,7 @@ def train(kind: str, folder: Path, batch: int) -> None:
 
 
 def launch(kind: str, processes: int, batch: int, apart: bool) -> tuple[float, float]:
-    """Seconds a step of the fastest epoch, and seconds of processor a step of the busiest process, start included."""
+    """Seconds per step of the fastest epoch, and CPU seconds per step of the busiest process, start-up included."""
     with tempfile.TemporaryDirectory() as name, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -104,9 +104,9 @@ def compare(kind: str, repeat: int, keep: bool) -> None:
         for side, (processes, batch) in sides.items():
             wall, processor = launch(kind, processes, batch, side == "apart")
             best[side], busy[side] = min(best[side], wall), min(busy[side], processor)
-    print(f"{kind}, {share} rows a process; one thread each; fastest epoch of {repeat} runs")
+    print(f"{kind}, {share} rows per process; one thread each; fastest epoch of {repeat} runs")
     for side, (processes, batch) in sides.items():
-        print(f"  {side:8}{processes} process(es), batch {batch:5}{1e3 * best[side]:9.1f} ms a step", end="")
+        print(f"  {side:8}{processes} process(es), batch {batch:5}{1e3 * best[side]:9.1f} ms per step", end="")
         print(f"{batch / best[side]:12,.0f} rows a second{1e3 * busy[side]:9.1f} ms busy")
     weak, strong = best["one"] / best["weak"], best["one"] / best["strong"]
     alone = best["one"] / best["apart"]

@@ -1,9 +1,9 @@
-"""What a user waits for before anything happens, and where the time of `spml quickstart` goes.
+"""Start-up time of the command and the import, and a profile of `spml quickstart`.
 
-    python benchmarks/startup.py --record      # spml --help, and import spml beside import torch
-    python benchmarks/startup.py --profile     # one method's training and report, by part
+    python benchmarks/startup.py --record      # spml --help, and import spml compared with import torch
+    python benchmarks/startup.py --profile     # one method's training and report, part by part
 
-Times are the best of several starts: other programs only ever lengthen them. Processor time is the one to compare.
+Times are the best of several starts, since other programs can only slow one down. Compare the CPU times.
 """
 
 import argparse
@@ -25,7 +25,7 @@ STARTS = {
     "import torch": [sys.executable, "-c", "import torch"],
     "import torch, spml": [sys.executable, "-c", SPML],
 }
-# name: file and function; a part's time is all that happens inside it
+# name: file and function; the time includes the functions it calls
 PARTS = {
     "drawing the scenes": ("scenes.py", "scenes"),
     "training steps: batches and views": ("loop.py", "_batch"),
@@ -38,7 +38,7 @@ PARTS = {
 
 
 def start(command: list[str], repeat: int) -> tuple[float, float]:
-    """Least wall and processor seconds."""
+    """Minimum of wall and CPU seconds."""
     walls, busy = [], []
     for _ in range(repeat):
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -64,7 +64,7 @@ def starts(repeat: int, keep: bool) -> None:
 
 
 def profile(scale: float) -> None:
-    """One method of the quickstart with its report, under the profiler, by processor time."""
+    """Profile one method of the quickstart with its report, by CPU time."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,15 +1,15 @@
-"""Training steps: ours beside the same loop step by step, and every method beside AN.
+"""Training steps: with and without acceleration, and every method compared with AN.
 
-    python benchmarks/steps.py --record                    # the eager loop and ours, at batch 16 and 64
-    python benchmarks/steps.py --methods all --record      # every method, for each view it needs, beside AN
+    python benchmarks/steps.py --record                    # the eager loop and ours, at batch sizes 16 and 64
+    python benchmarks/steps.py --methods all --record      # every method compared with AN, per view
     python benchmarks/steps.py --backbone small --image-size 32 --rows 96 --device cpu --steps 2 --methods an,em-apl
 
-A network with random weights trains on random images that lie on the device, in bfloat16. `eager` is our loop without
-recorded steps and without our kernels. Sides take turns in one process; medians of the rounds count.
+A network with random weights trains in bfloat16 on random images on the device. `eager` is our loop without CUDA graphs
+and without our kernels. The variants take turns in one process; medians of the turns are compared.
 
-A method's time includes what it does after an epoch, predictions of all training rows first, divided by the steps of
-an epoch. The clock stands in epoch 6 of 10, where every method does all that it ever does: LAC is in its second stage,
-APL gives pseudo-labels. A method made for another head than the linear one stands beside AN on that head.
+The time of a method includes its work after an epoch, with the predictions of all training rows if it needs them,
+divided by the steps of an epoch. The clock is set to epoch 6 of 10, where every method does all its work: LAC is in its
+second stage, and APL assigns pseudo-labels. A method with a head of its own is compared with AN on that head.
 """
 
 import argparse
@@ -42,18 +42,18 @@ from spml.train.trainer import Trainer
 SEED = 0
 EPOCH, EPOCHS = 6, 10
 K = 1.5
-WARM_UP = 6  # three steps as usual, one that is recorded, and two more
-HEADS = ("linear", "cam", "label-wise")  # in this order, so that AN on one head is gone before the next
+WARM_UP = 6  # three eager steps, one that is captured, and two more
+HEADS = ("linear", "cam", "label-wise")  # in this order, so that AN on one head is freed before the next
 GOALS = {"eager": 2.5, "large batch": 0.75, "an": 1.5}
 
 
 @dataclass(frozen=True)
 class Task:
-    """Random images on the device, and what a run on them is made of."""
+    """Random images on the device, and the parts of a run on them."""
 
     store: ImageStore
     observed: np.ndarray
-    truth: np.ndarray  # (N, L) signed; the observed positive and now and then another
+    truth: np.ndarray  # (N, L), +1/-1; the observed positive and sometimes another
     backbone: str
     device: torch.device
 
@@ -71,7 +71,7 @@ class Task:
         return cls(store, observed, np.where(present, 1, -1).astype(np.int8), backbone, device)
 
     def labels(self, need: str) -> Labels:
-        """What a method that needs such labels sees: `need` is `Needs.labels`."""
+        """Labels for a method; `need` is its `Needs.labels`."""
         names = [f"class {column}" for column in range(self.truth.shape[1])]
         if need == "positives":
             return Labels.from_indices(self.observed, names)
@@ -87,25 +87,25 @@ class Task:
         return build_classifier(self.backbone, classes, head, pretrained=False, image_size=size, **settings)
 
     def run(self, name: str, network: Classifier, batch_size: int, **settings: Any) -> Trainer:
-        """A run of the method on a copy of the network, about to begin."""
+        """A run of the method on a copy of the network, before its first step."""
         made = method(name)
         training = Examples(self.store, np.arange(len(self.store)), self.labels(made.needs.labels))
         train = TrainSettings(epochs=EPOCHS, batch_size=batch_size, precision="bf16", seed=SEED, **settings)
-        nowhere = Path(os.devnull)  # single steps write nothing
+        nowhere = Path(os.devnull)  # single steps write no files
         return Trainer(
             nowhere, copy.deepcopy(network), made, training, None, train, k=K, device=str(self.device), progress=False
         )
 
 
 def now(device: torch.device) -> float:
-    """The time, when the device has done all it was given."""
+    """The time, after the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def turn(run: Trainer, steps: int, epoch: int = EPOCH) -> float:
-    """Seconds a step, over so many full batches as the loop takes them."""
+    """Seconds per step, over this many full batches of the loop."""
     size, order = run.settings.batch_size, run._order(epoch)
     full, total = len(order) // size, EPOCHS * run.batches
     started = now(run.device)
@@ -119,7 +119,7 @@ def turn(run: Trainer, steps: int, epoch: int = EPOCH) -> float:
 
 
 def in_turns(runs: Sequence[Trainer], steps: int, rounds: int) -> list[float]:
-    """Seconds a step of each run: the median of its turns."""
+    """Seconds per step of each run: the median of its turns."""
     for run in runs:
         turn(run, WARM_UP)
     found = [[turn(run, steps) for run in runs] for _ in range(rounds)]
@@ -130,7 +130,7 @@ def in_turns(runs: Sequence[Trainer], steps: int, rounds: int) -> list[float]:
 
 
 def epoch_end(run: Trainer) -> float:
-    """Seconds of what the method does after an epoch, with predictions of all training rows where it asks for them."""
+    """Seconds of the method's work after an epoch, with the predictions of all training rows if it needs them."""
     if not run.method.needs.epoch_predictions:
         return 0.0
     clock, times = Clock(EPOCH, EPOCHS, run.step, EPOCHS * run.batches), []
@@ -146,14 +146,14 @@ def is_recorded(run: Trainer) -> bool:
 
 
 def release(device: torch.device) -> None:
-    """Give back the memory of runs that nobody holds: a run and its recording hold each other until collected."""
+    """Free the memory of finished runs, which have a reference cycle with their CUDA graph."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def compare_batches(task: Task, batch: int, steps: int, rounds: int, table: Path | None) -> None:
-    """The eager loop and ours, at a batch and at one four times as large."""
+    """Compare the eager loop and ours, at one batch size and at four times that size."""
     network, large = task.network("linear"), 4 * batch
     eager = {"graphs": False, "kernels": False}
     runs = {
@@ -163,7 +163,7 @@ def compare_batches(task: Task, batch: int, steps: int, rounds: int, table: Path
     }
     seconds = dict(zip(runs, in_turns(list(runs.values()), steps, rounds), strict=True))
     rates = {(side, size): size / took for (side, size), took in seconds.items()}
-    print(f"{'side':8}{'batch':>6}{'recorded':>10}{'ms a step':>11}{'images/s':>10}")
+    print(f"{'side':8}{'batch':>6}{'recorded':>10}{'ms/step':>11}{'images/s':>10}")
     for (side, size), run in runs.items():
         recorded = "yes" if is_recorded(run) else "no"
         print(f"{side:8}{size:6}{recorded:>10}{1e3 * seconds[side, size]:11.2f}{rates[side, size]:10,.0f}")
@@ -175,7 +175,7 @@ def compare_batches(task: Task, batch: int, steps: int, rounds: int, table: Path
     recording = 0.0
     if is_recorded(runs["ours", batch]):
         recording = max(0.0, turn(runs["ours", batch], 1, EPOCH + 1) - seconds["ours", batch])
-        print(f"recording the step, once an epoch: {1e3 * recording:.0f} ms")
+        print(f"capturing the step, once per epoch: {1e3 * recording:.0f} ms")
     if table is not None:
         for size in (batch, large):
             extra = {f"{side}_images_per_second": f"{rates[side, size]:.0f}" for side in ("ours", "eager")}
@@ -187,9 +187,9 @@ def compare_batches(task: Task, batch: int, steps: int, rounds: int, table: Path
 
 
 def compare_methods(task: Task, names: list[str], batch: int, steps: int, rounds: int, table: Path | None) -> None:
-    """Each method beside AN on the same head, taking turns."""
+    """Compare each method with AN on the same head, taking turns."""
     print(
-        f"{'method':17}{'head':>11}{'views':>6}{'recorded':>9}{'ms a step':>10}{'after epoch':>12}{'ms a view':>10}"
+        f"{'method':17}{'head':>11}{'views':>6}{'recorded':>9}{'ms/step':>10}{'after epoch':>12}{'ms/view':>10}"
         f"{'AN ms':>8}{'times AN':>9}",
         flush=True,
     )
@@ -205,7 +205,7 @@ def compare_methods(task: Task, names: list[str], batch: int, steps: int, rounds
                 times = compare_with(baseline, task, name, network, batch, steps, rounds, table)
                 if times > GOALS["an"]:
                     over.append(f"{name} {times:.2f}")
-            except Exception:  # the others are still worth their time
+            except Exception:  # continue with the other methods
                 traceback.print_exc()
                 failed.append(name)
             release(task.device)
@@ -228,7 +228,7 @@ def compare_with(
     rounds: int,
     table: Path | None,
 ) -> float:
-    """Measure, print and record one method; returns its time a view over AN's."""
+    """Measure, print and record one method; returns its time per view divided by AN's."""
     head, settings = METHODS[name].needs.head, METHODS[name].head_settings
     run = task.run(name, task.network(head, **settings) if settings else network, batch)
     views = len(run.method.views)
@@ -255,14 +255,14 @@ def keep(table: Path, what: str, ours: float, theirs: float, whose: str, task: T
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--methods", help="all, or names with commas between: these beside AN")
+    parser.add_argument("--methods", help="all, or names separated by commas, to compare with AN")
     parser.add_argument("--backbone", default="lite2")
     parser.add_argument("--image-size", type=int, default=320)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rows", type=int, default=4574, help="training rows, as in VOC 2012")
     parser.add_argument("--classes", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=12, help="timed steps of a turn")
-    parser.add_argument("--rounds", type=int, help="turns of each side; 3 for methods, else 10")
+    parser.add_argument("--steps", type=int, default=12, help="timed steps per turn")
+    parser.add_argument("--rounds", type=int, help="turns of each variant (default: 3 for methods, otherwise 10)")
     parser.add_argument("--device", default="auto")
     parser.add_argument(
         "--record", type=Path, nargs="?", const=SPEED, metavar="FILE", help="append to results/speed.csv, or to FILE"
@@ -271,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = [] if options.methods is None else options.methods.split(",")
     names = list(METHODS) if names == ["all"] else names
     for name in names:
-        method(name)  # says which names there are
+        method(name)  # raises an error that lists the methods
     if options.rows < 4 * options.batch_size:
         parser.error(f"--rows {options.rows} must be at least four batches of --batch-size {options.batch_size}")
     began, device = time.perf_counter(), choose_device(options.device)
