@@ -9,7 +9,7 @@ from spml.methods import METHODS, method
 from spml.models import build_classifier
 from spml.runs.files import read_tensors
 from spml.runs.log import read_log
-from spml.testing.contract import tiny_examples
+from spml.testing.tiny import tiny_examples
 from spml.train.examples import Examples
 from spml.train.job import TrainJob, train_job
 from spml.train.settings import TrainSettings

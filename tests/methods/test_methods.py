@@ -144,25 +144,25 @@ def whole_memory(self, logits, labels, rows, clock):
 @pytest.mark.parametrize(
     ("members", "sentence"),
     [
-        ({"of": lambda self, entries, labels: entries}, "shape (4, 17) as its loss of one head"),
-        ({"of": lambda self, entries, labels: None}, "gives a NoneType as its loss, not a tensor"),
-        ({"of": lambda self, entries, labels: entries.mean().item()}, "gives a float as its loss"),
+        ({"of": lambda self, entries, labels: entries}, "returns a loss of shape (4, 17) for one head"),
+        ({"of": lambda self, entries, labels: None}, "returns a NoneType as its loss, not a tensor"),
+        ({"of": lambda self, entries, labels: entries.mean().item()}, "returns a float as its loss"),
         ({"of": lambda self, entries, labels: entries.detach().mean((-2, -1))}, "has no gradient"),
         ({"of": lambda self, entries, labels: (entries * torch.rand(17)).mean((-2, -1))}, "draws random numbers"),
         ({"of": lambda self, entries, labels: entries.mean()}, "shape () for two heads"),
         (
             {"of": lambda self, entries, labels: (entries / entries.detach().max()).mean((-2, -1))},
-            "a head of an depends on those that learn beside it",
+            "a head of an depends on the other heads",
         ),
         (
             {"of": lambda self, entries, labels: (entries * (labels > 0)).sum((-2, -1)).sqrt()},
             "gradient is not finite for rows [3]",
         ),
-        ({"prepare": plainly, "objective": plainly_seen}, "remembers 'seen' in a plain attribute"),
+        ({"prepare": plainly, "objective": plainly_seen}, "keeps state in the plain attribute 'seen'"),
         ({"objective": always_written}, "changes 'seen.values' in evaluation"),
-        ({"prepare": without_heads}, "its 'seen.values' is not one a head"),
+        ({"prepare": without_heads}, "'seen.values' has no dimension for heads"),
         ({"objective": turned_around}, "pushes an observed positive down"),
-        ({"objective": clamped}, "changes the logits it is given"),
+        ({"objective": clamped}, "changes the logits it receives"),
         ({"objective": whole_memory}, "40 times as many"),
         ({"end_epoch": lambda self, probabilities, clock: None}, "has an end_epoch that is never called"),
     ],
@@ -476,7 +476,7 @@ def test_a_false_claim_about_parts_is_found():
     class Claims(METHODS["epr"]):
         needs = Needs(k=True, splits="rows")
 
-    with pytest.raises(AssertionError, match="is no mean over rows"):
+    with pytest.raises(AssertionError, match="is not a mean over rows"):
         checks.check_splits(Claims)
 
 

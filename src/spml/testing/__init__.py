@@ -1,5 +1,5 @@
-"""The contract that every method keeps, as a function to call in tests."""
+"""The contract that every method keeps, for the tests of a method."""
 
-from spml.testing.contract import check_method
+from spml.testing.contract import check_method, check_two_processes
 
-__all__ = ["check_method"]
+__all__ = ["check_method", "check_two_processes"]
