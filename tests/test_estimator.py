@@ -1,4 +1,4 @@
-"""The scikit-learn estimator: scikit-learn's own checks, what y may be, and its place in pipelines and searches."""
+"""The scikit-learn estimator: scikit-learn's own checks, forms of y, pipelines and grid search."""
 
 from typing import Any
 
@@ -22,17 +22,17 @@ from spml.labels import Labels
 from spml.metrics import mean_average_precision
 from spml.train.linear import HeadSpec, train_heads
 
-NOT_EXCLUSIVE = "labels do not exclude each other: each has its own probability"
+NOT_EXCLUSIVE = "labels do not exclude each other; each has its own probability"
 EXPECTED_FAILURES = {
-    "check_classifiers_train": f"probabilities of a row must sum to 1; {NOT_EXCLUSIVE}",
+    "check_classifiers_train": f"expects that probabilities of a row sum to 1, but {NOT_EXCLUSIVE}",
     "check_decision_proba_consistency": (
-        f"of two classes the second's probability must rise with the decision, which weighs both; {NOT_EXCLUSIVE}"
+        f"expects that the second class's probability rises with the decision value, but {NOT_EXCLUSIVE}"
     ),
 }
 
 
 class Exclusive(SinglePositiveClassifier):
-    """As if labels excluded each other: what scikit-learn takes for granted of y with one class a row."""
+    """Probabilities that sum to 1, which scikit-learn assumes if y has one class per row."""
 
     def predict_proba(self, X: Any) -> Any:
         proba = super().predict_proba(X)
@@ -64,7 +64,7 @@ def classifier(**changed: Any) -> SinglePositiveClassifier:
     )
 
 
-def test_scikit_learns_own_checks() -> None:
+def test_scikit_learn_estimator_checks() -> None:
     results = check_estimator(SinglePositiveClassifier(), on_skip=None, on_fail=None)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     assert failed.keys() == EXPECTED_FAILURES.keys(), failed
@@ -72,14 +72,14 @@ def test_scikit_learns_own_checks() -> None:
 
 
 @pytest.mark.parametrize("check", [check_classifiers_train, check_decision_proba_consistency])
-def test_what_fails_fails_for_the_reason_given(check: Any) -> None:
-    """With probabilities made exclusive, and nothing else changed, the check passes."""
+def test_expected_failures_have_the_stated_reason(check: Any) -> None:
+    """The check passes if probabilities are made exclusive and nothing else is changed."""
     with pytest.raises(AssertionError):
         check("SinglePositiveClassifier", SinglePositiveClassifier())
     check("Exclusive", Exclusive())
 
 
-def test_it_is_the_trainer_of_heads(data: Data) -> None:
+def test_fit_equals_train_heads(data: Data) -> None:
     fitted = classifier().fit(data.X, data.y)
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     labels = Labels.from_indices(data.y, list("abcde"))
@@ -88,7 +88,7 @@ def test_it_is_the_trainer_of_heads(data: Data) -> None:
     np.testing.assert_allclose(fitted.decision_function(data.X), head.score(data.X), atol=1e-4)
 
 
-def test_all_ways_to_say_the_same(data: Data) -> None:
+def test_all_forms_of_y_give_the_same_classifier(data: Data) -> None:
     by_index = classifier().fit(data.X, data.y)
     by_name = classifier().fit(data.X, data.names)
     by_matrix = classifier().fit(data.X, data.one_hot)
@@ -105,7 +105,7 @@ def test_all_ways_to_say_the_same(data: Data) -> None:
     np.testing.assert_array_equal(by_index.predict_labels(data.X, 0.9), by_index.predict_proba(data.X) >= 0.9)
 
 
-def test_verified_negatives_are_learned_from_and_never_recovered(data: Data) -> None:
+def test_verified_negatives_are_used_and_never_recovered(data: Data) -> None:
     without = classifier().fit(data.X, data.one_hot)
     fitted = classifier().fit(data.X, data.signed)
     assert np.abs(fitted.coef_ - without.coef_).max() > 0.01
@@ -114,7 +114,7 @@ def test_verified_negatives_are_learned_from_and_never_recovered(data: Data) -> 
     assert not recovered[data.signed < 0].any()
     unknown = data.signed == 0
     np.testing.assert_array_equal(recovered[unknown], fitted.predict(data.X)[unknown] == 1)
-    assert (without.predict(data.X)[data.signed < 0] == 1).any()  # there was something to hold back
+    assert (without.predict(data.X)[data.signed < 0] == 1).any()  # otherwise this test shows nothing
 
 
 def test_missing_labels_are_recovered(data: Data) -> None:
@@ -138,7 +138,7 @@ def test_score_is_accuracy_or_mean_average_precision(data: Data) -> None:
     assert by_matrix.score(data.X, data.signed) == partly
 
 
-def test_the_learning_rate_follows_the_scale_of_the_features(data: Data) -> None:
+def test_auto_learning_rate_scales_with_the_features(data: Data) -> None:
     small, large = (classifier(learning_rate="auto").fit(scale * data.X, data.y) for scale in (1.0, 1000.0))
     assert small.learning_rate_ == pytest.approx(0.2 / np.abs(data.X).sum(1).mean())
     assert large.learning_rate_ == pytest.approx(small.learning_rate_ / 1000)
@@ -148,7 +148,7 @@ def test_the_learning_rate_follows_the_scale_of_the_features(data: Data) -> None
     assert classifier(learning_rate=0.5).fit(data.X, data.y).learning_rate_ == 0.5
 
 
-def test_sparse_features_train_as_dense_ones(data: Data) -> None:
+def test_sparse_features_equal_dense_features(data: Data) -> None:
     X = np.where(np.abs(data.X) > 0.7, data.X, 0.0)
     dense, sparse = classifier().fit(X, data.y), classifier().fit(scipy.sparse.csr_array(X), data.y)
     np.testing.assert_allclose(dense.coef_, sparse.coef_, atol=1e-6)
@@ -166,7 +166,7 @@ def test_two_classes(data: Data) -> None:
 
 
 @pytest.mark.parametrize("kind", ["y", "one_hot"])
-def test_in_a_pipeline_and_a_search(data: Data, kind: str) -> None:
+def test_pipeline_and_grid_search(data: Data, kind: str) -> None:
     y = getattr(data, kind)
     scaled = make_pipeline(StandardScaler(), classifier(epochs=3))
     grid = {
@@ -181,12 +181,12 @@ def test_in_a_pipeline_and_a_search(data: Data, kind: str) -> None:
     np.testing.assert_array_equal(again.predict(data.X), search.predict(data.X))
 
 
-def test_held_out_rows_choose_the_epoch(data: Data) -> None:
+def test_held_out_rows_select_the_epoch(data: Data) -> None:
     fitted = classifier(validation_fraction=0.2, epochs=6).fit(data.X, data.y)
     assert len(fitted.validation_scores_) == 6
     assert fitted.best_epoch_ == 1 + int(np.argmax(fitted.validation_scores_))
     assert fitted.recovered_labels_.shape == data.truth.shape
-    # Held-out rows are not trained on: whatever their features, one epoch ends the same.
+    # Held-out rows are not trained on: their features do not change the result of one epoch.
     order = np.random.RandomState(0)
     order.randint(2**31 - 1)
     held = order.permutation(300)[:60]
@@ -198,7 +198,7 @@ def test_held_out_rows_choose_the_epoch(data: Data) -> None:
     assert len(stopped.validation_scores_) == stopped.best_epoch_ + 1 < 40
 
 
-def test_full_labels_by_a_matrix_without_zeros(data: Data) -> None:
+def test_matrix_without_zeros_gives_full_labels(data: Data) -> None:
     full = np.where(data.truth, 1, -1)
     fitted = classifier(method="bce", epochs=20).fit(data.X, full)
     assert fitted.score(data.X, full) > classifier(method="an", epochs=20).fit(data.X, data.one_hot).score(data.X, full)
@@ -218,12 +218,12 @@ def test_full_labels_by_a_matrix_without_zeros(data: Data) -> None:
         ({"early_stopping": 2}, "early_stopping needs validation"),
     ],
 )
-def test_what_cannot_be_fitted_is_said(data: Data, changed: dict[str, Any], message: str) -> None:
+def test_invalid_parameters_raise(data: Data, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         classifier(**changed).fit(data.X, data.y)
 
 
-def test_a_matrix_of_other_numbers_is_refused(data: Data) -> None:
+def test_matrix_with_other_values_raises(data: Data) -> None:
     y = data.one_hot.copy()
     y[7, 2] = 3
     with pytest.raises(InputError, match="row 7, column 2 of y is 3"):

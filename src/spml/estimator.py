@@ -1,4 +1,4 @@
-"""scikit-learn's fit and predict over feature matrices."""
+"""A scikit-learn estimator for feature matrices."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Self
@@ -23,46 +23,73 @@ Float64 = npt.NDArray[np.float64]
 
 
 class SinglePositiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear multi-label classifier from one known label a row.
+    """Linear multi-label classifier trained from one observed label per row.
 
-    `fit(X, y)` takes X dense or sparse and y as
-
-    - one class a row, by any value (index, name): the row has it, and may have any others;
-    - a matrix of 1 (the row has the class) and 0 (unknown);
-    - a matrix of +1 (has it), -1 (verified: has it not) and 0 (unknown).
-
-    A matrix of one column is one class a row, as everywhere in scikit-learn.
-
-    `predict_proba` gives every class its own probability: labels do not exclude each other, so a row's do not sum
-    to 1. Where y was one class a row, `predict` answers in kind, with the most probable one, so that accuracy and
-    everything in scikit-learn that expects it works; `predict_labels` gives all labels. Where y was a matrix,
-    `predict` gives the matrix of labels.
+    Labels do not exclude each other: `predict_proba` gives every class its own probability, so the probabilities of a
+    row do not sum to 1.
 
     Parameters
     ----------
-    method: a method's name; settings: its settings, where they are not the paper's.
-    k: the mean number of labels a row has, for methods that need it.
-    epochs, learning_rate, batch_size: of Adam. The learning rate "auto" is 0.2 over the mean sum of a row's absolute
-        features, so that a step moves a logit by about 0.2 whatever the features' number and scale; for the 1,280
-        pooled features of a network that is about 0.001.
-    threshold: the probability from which on a label counts as present.
-    validation_fraction: the share of the rows held out to choose the epoch by mean average precision, every label
-        that is not known to be present counting as absent unless some are known to be; 0: the last epoch.
-    early_stopping: stop after so many epochs without a better one ("first-drop" is 1); needs held-out rows.
-    random_state: decides start, order and held-out rows.
-    device: "cpu" or "cuda". verbose: show progress.
+    method : str
+        Training method; `spml methods` lists them.
+    settings : mapping, optional
+        Settings of the method that differ from its defaults.
+    k : float, optional
+        Average number of labels per row, for methods that need it.
+    epochs : int
+        Passes over the training rows.
+    learning_rate : float or "auto"
+        Learning rate of Adam. "auto" is 0.2 divided by the mean l1 norm of a row, so that one step changes a logit by
+        about 0.2, whatever the number and scale of the features.
+    batch_size : int
+    threshold : float
+        Probability from which a label counts as present.
+    validation_fraction : float
+        Share of the rows held out to choose the best epoch by mean average precision. Unknown labels of these rows
+        count as absent, unless y has verified negatives. With 0, the last epoch is kept.
+    early_stopping : int or "first-drop", optional
+        Stop after this many epochs without improvement ("first-drop" is 1). Needs held-out rows.
+    random_state : int, RandomState instance or None
+        Determines initial weights, order of the rows and held-out rows.
+    device : str
+        "cpu" or "cuda".
+    verbose : bool
+        Show a progress bar.
 
     Attributes
     ----------
-    classes_: the classes, in the order of the columns. coef_ (L, D), intercept_ (L,): the classifier.
-    recovered_labels_: (N, L) bool, the labels believed present in the training rows; the observed ones always.
-    learning_rate_: the learning rate used. best_epoch_: the epoch that was kept.
-    validation_scores_: mean average precision on the held-out rows by epoch.
+    classes_ : ndarray of shape (n_classes,)
+        The classes, in the order of the columns.
+    coef_ : ndarray of shape (n_classes, n_features)
+    intercept_ : ndarray of shape (n_classes,)
+    recovered_labels_ : ndarray of shape (n_samples, n_classes), bool
+        Labels predicted to be present in the training rows, including all observed ones.
+    learning_rate_ : float
+        The learning rate used.
+    best_epoch_ : int
+        The epoch whose weights were kept.
+    validation_scores_ : list of float
+        Mean average precision on the held-out rows after every epoch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spml
+    >>> draw = np.random.default_rng(0)
+    >>> truth = draw.random((200, 3)) < 0.5
+    >>> truth[np.arange(200), draw.integers(0, 3, 200)] = True  # every row has at least one label
+    >>> X = truth + 0.1 * draw.normal(size=truth.shape)
+    >>> y = [draw.choice(np.flatnonzero(row)) for row in truth]  # of which one is observed
+    >>> classifier = spml.SinglePositiveClassifier(random_state=0).fit(X, y)
+    >>> classifier.predict_proba(X).shape
+    (200, 3)
+    >>> round(spml.metrics.mean_average_precision(classifier.predict_proba(X), truth), 2)
+    1.0
     """
 
     def __init__(
         self,
-        method: str = "em",
+        method: str = "auto",
         *,
         settings: Mapping[str, Any] | None = None,
         k: float | None = None,
@@ -97,17 +124,35 @@ class SinglePositiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return tags
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on X (N, D) and what is known of its labels."""
+        """Fit the classifier.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+        y : array of shape (n_samples,) or (n_samples, n_classes)
+            One observed class per row, by any value (index or name); or a matrix of 1 (present) and 0 (unknown); or a
+            matrix of 1 (present), -1 (verified absent) and 0 (unknown). A matrix with one column is one class per
+            row, as everywhere in scikit-learn.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            If a parameter is invalid, or y holds other values.
+        """
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), multi_output=True)
         labels = self._labels(y)
-        generator = check_random_state(self.random_state)
-        seed = int(generator.randint(2**31 - 1))
-        self.learning_rate_ = _usual_rate(X) if self.learning_rate == "auto" else self.learning_rate
+        random = check_random_state(self.random_state)
+        seed = int(random.randint(2**31 - 1))
+        self.learning_rate_ = _default_learning_rate(X) if self.learning_rate == "auto" else self.learning_rate
         spec = HeadSpec(self.method, self.settings or {}, self.learning_rate_, self.batch_size, seed)
         if not 0 <= self.validation_fraction < 1:
-            raise InputError(f"validation_fraction must be 0 or more and below 1, not {self.validation_fraction}")
+            raise InputError(f"validation_fraction must be at least 0 and below 1, not {self.validation_fraction}")
         held_out = round(self.validation_fraction * len(labels))
-        order = generator.permutation(len(labels)) if held_out else np.arange(len(labels))
+        order = random.permutation(len(labels)) if held_out else np.arange(len(labels))
         training, held = order[held_out:], order[:held_out]
         store = FeatureStore(X)
         (result,) = train_heads(
@@ -121,7 +166,7 @@ class SinglePositiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             early_stopping=self.early_stopping,
             progress=self.verbose,
         )
-        # In double precision a row's scores do not depend on the rows beside it.
+        # In double precision, the scores of a row do not depend on the other rows of a call.
         self.coef_: Float64 = result.weight.T.double().numpy().copy()
         self.intercept_: Float64 = result.bias.double().numpy()
         self.best_epoch_ = result.best_epoch
@@ -131,23 +176,66 @@ class SinglePositiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return self
 
     def decision_function(self, X: Any) -> Float64:
-        """Logits (n, L). Of two classes that y gave one a row: that of the second less that of the first, (n,)."""
+        """Compute the logits.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            If y had one of two classes per row: shape (n_samples,), the second class's logit minus the first's.
+        """
         logits = self._logits(self._checked(X))
         if self.exclusive_ and logits.shape[1] == 2:
             return np.asarray(logits[:, 1] - logits[:, 0])
         return logits
 
     def predict_proba(self, X: Any) -> Float64:
-        """The probability of every class, (n, L). Rows do not sum to 1: a row may have many labels, or none."""
+        """Predict the probability of every class.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Rows do not sum to 1: a row may have many labels, or none.
+        """
         probabilities: Float64 = expit(self._logits(self._checked(X)))
         return probabilities
 
     def predict_labels(self, X: Any, threshold: float | None = None) -> npt.NDArray[np.int64]:
-        """Every label whose probability reaches the threshold: (n, L) of 1 and 0."""
+        """Predict all labels.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+        threshold : float, optional
+            Probability from which a label counts as present. Default: the estimator's.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            1 for present, 0 for absent.
+        """
         return self._present(self._checked(X), threshold).astype(np.int64)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The most probable class of every row, (n,), or, where y was a matrix, all labels as 1 and 0, (n, L)."""
+        """Predict in the form of y.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            If y had one class per row, the most probable class, so that accuracy and everything in scikit-learn that
+            expects it works (`predict_labels` gives all labels). If y was a matrix, all labels as 1 and 0.
+        """
         X = self._checked(X)
         if self.exclusive_:
             best: npt.NDArray[Any] = self.classes_[self._logits(X).argmax(axis=1)]
@@ -155,10 +243,18 @@ class SinglePositiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return self._present(X).astype(np.int64)
 
     def score(self, X: Any, y: Any) -> float:
-        """How well X is classified.
+        """Evaluate predictions for X.
 
-        Where y was one class a row: how often the given class is the most probable one. Where y was a matrix: mean
-        average precision against y, in which 0 means absent, or unknown and left out if there is any -1.
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+        y : array of shape (n_samples,) or (n_samples, n_classes)
+
+        Returns
+        -------
+        float
+            If the y of `fit` had one class per row: the share of rows whose given class is the most probable one. If
+            it was a matrix: mean average precision, where 0 in y means absent, or unknown if y contains -1.
         """
         logits = self._logits(self._checked(X))
         if self.exclusive_:
@@ -167,7 +263,7 @@ class SinglePositiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return mean_average_precision(logits, truth > 0, mask=(truth != 0) if (truth < 0).any() else None)
 
     def _labels(self, y: Any) -> Labels:
-        """What y says, and whether it says one class a row."""
+        """The labels in y; also sets `exclusive_`: whether y has one class per row."""
         check_classification_targets(y)
         self.exclusive_ = type_of_target(y) in ("binary", "multiclass")
         if self.exclusive_:
@@ -190,20 +286,20 @@ class SinglePositiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return present
 
 
-def _usual_rate(X: Any) -> float:
-    """0.2 over the mean l1 norm of a row, by at most 10,000 of them."""
+def _default_learning_rate(X: Any) -> float:
+    """0.2 divided by the mean l1 norm of a row, estimated from at most 10,000 rows."""
     size = float(abs(X[:: X.shape[0] // 10_000 + 1]).sum(axis=1).mean())
     return 0.2 / size if size > 0 else 1e-3
 
 
 def _matrix(y: Any) -> npt.NDArray[Any]:
-    """A matrix of labels in +1, -1 and 0."""
+    """Check that y is a matrix of +1, -1 and 0."""
     matrix: npt.NDArray[Any] = y.toarray() if issparse(y) else check_array(y, dtype=None)
     wrong = np.argwhere(~np.isin(matrix, (-1, 0, 1)))
     if len(wrong):
         row, column = wrong[0]
         raise InputError(
-            f"row {row}, column {column} of y is {matrix[row, column]}: a matrix of labels holds 1 (present), "
-            "-1 (absent) and 0 (unknown)"
+            f"row {row}, column {column} of y is {matrix[row, column]}: a label matrix may hold 1 (present), -1 (absent) "
+            "and 0 (unknown)"
         )
     return matrix
