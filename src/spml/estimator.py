@@ -299,7 +299,7 @@ def _matrix(y: Any) -> npt.NDArray[Any]:
     if len(wrong):
         row, column = wrong[0]
         raise InputError(
-            f"row {row}, column {column} of y is {matrix[row, column]}: a label matrix may hold 1 (present), -1 (absent) "
-            "and 0 (unknown)"
+            f"row {row}, column {column} of y is {matrix[row, column]}: a label matrix may hold 1 (present), -1 "
+            "(absent) and 0 (unknown)"
         )
     return matrix
