@@ -1,5 +1,6 @@
 """Tables of images or features, and feature matrices."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from spml.data.dataset import Dataset
 from spml.data.formats.table import from_features, from_table
+from spml.data.stores import image_sources
 from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from support.pictures import known, picture
 
@@ -115,6 +118,150 @@ def test_parquet_with_lists(photos: Path) -> None:
     assert known(from_table(path)) == {names[0]: ["1"], names[1]: ["2"], names[2]: []}
 
 
+def test_a_column_of_zeros_and_ones_per_class(photos: Path) -> None:
+    path = csv(photos, "image,cat,dog,bird\nphotos/a.jpg,1,0,-1\nphotos/b.jpg,0,1,\nphotos/c.jpg,0,0,1\n")
+    dataset = from_table(path)
+    assert dataset.classes == ("cat", "dog", "bird")
+    assert dataset.labels.dense().tolist() == [[1, 0, -1], [0, 1, 0], [0, 0, 1]]
+    assert "labels from 3 columns of 0 and 1, 'cat' to 'bird'" in dataset.notes[0]
+    assert "zeros='negative'" in dataset.notes[1]
+    verified = from_table(path, zeros="negative")
+    assert verified.labels.dense().tolist() == [[1, -1, -1], [-1, 1, 0], [-1, -1, 1]]
+    assert from_table(path, class_columns=["dog", "cat"]).labels.dense().tolist() == [[0, 1], [1, 0], [0, 0]]
+
+
+def test_columns_of_truth_values(photos: Path) -> None:
+    dataset = from_table(csv(photos, "image,x,y\nphotos/a.jpg,true,false\nphotos/b.jpg,false,true\n"))
+    assert known(dataset) == {"photos/a.jpg": ["x"], "photos/b.jpg": ["y"]}
+
+
+def test_zeros_and_ones_of_the_same_image_are_merged(photos: Path) -> None:
+    text = "image,cat,dog,bird\nphotos/a.jpg,1,0,-1\nphotos/b.jpg,0,1,0\nphotos/a.jpg,0,1,0\n"
+    assert from_table(csv(photos, text)).labels.dense().tolist() == [[1, 1, -1], [0, 1, 0]]
+    with pytest.raises(InputError, match=r"'cat' is 1 and -1 for the same image 'photos/a\.jpg'"):
+        from_table(csv(photos, text + "photos/a.jpg,-1,0,0\n"))
+
+
+def test_zeros_and_ones_beside_features(tmp_path: Path) -> None:
+    path = csv(tmp_path, "f0,f1,x,y\n1,0,1,0\n0,1,0,1\n")
+    with pytest.raises(InputError, match="class_columns"):
+        from_table(path)  # features may be 0 and 1, too
+    dataset = from_table(path, class_columns=["x", "y"])
+    assert features_of(dataset).tolist() == [[1, 0], [0, 1]]
+    assert known(dataset) == {"0": ["x"], "1": ["y"]}
+    assert known(from_table(path, feature_columns=["f0", "f1"])) == {"0": ["x"], "1": ["y"]}
+    np.save(tmp_path / "f.npy", np.ones((2, 2)))
+    labels = csv(tmp_path, "x,y,z\n1,0,0\n0,1,1\n", "labels.csv")
+    assert known(from_features(tmp_path / "f.npy")) == {"0": ["x"], "1": ["y", "z"]}
+    full = from_features(tmp_path / "f.npy", labels, zeros="negative")
+    assert full.fully_labelled.all()
+    assert full.full_labels([1]).dense().tolist() == [[-1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("image,a,b\nphotos/a.jpg,1,0\n", {"zeros": "absent"}, "zeros is 'absent'"),
+        ("image,a,b\nphotos/a.jpg,1,2\n", {"class_columns": ["a", "b"]}, r"row 1 .*column 'b' is 2, not 1, 0 or -1"),
+        ("image,a,b\nphotos/a.jpg,1,no\n", {"class_columns": ["a", "b"]}, "column 'b' holds string, not 0 and 1"),
+        ("image,a,b\nphotos/a.jpg,0,0\n", {}, "no row has a label"),
+        (
+            "image,a,b,note\nphotos/a.jpg,1,0,x\n",
+            {},
+            r"may be in column 'note' or in the columns of 0 and 1 \('a', 'b'",
+        ),
+        ("image,label,a\nphotos/a.jpg,x,1\n", {"label_column": "label", "class_columns": ["a"]}, "both given"),
+        ("image,a\nphotos/a.jpg,1\n", {"class_columns": ["c"]}, "there is no column 'c'"),
+    ],
+)
+def test_bad_columns_of_zeros_and_ones(photos: Path, text: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_table(csv(photos, text), **options)
+
+
+def contents(photos: Path, names: str) -> list[bytes]:
+    return [(photos / "photos" / f"{name}.jpg").read_bytes() for name in names]
+
+
+def test_images_inside_of_a_parquet_file(photos: Path) -> None:
+    path = photos / "data.parquet"
+    pq.write_table(pa.table({"picture": contents(photos, "abcd"), "label": list("xyxy")}), path, row_group_size=3)
+    dataset = from_table(path, size=8)
+    assert dataset.names.tolist() == ["0", "1", "2", "3"]
+    assert "images from 'picture'" in dataset.notes[0]
+    files = from_table(csv(photos, "path,label\n" + "".join(f"photos/{name}.jpg,x\n" for name in "abcd")), size=8)
+    rows = [3, 0, 2, 1]
+    assert (dataset.store.batch(rows) == files.store.batch(rows)).all()
+    named = pa.table({"key": ["p", "q", "r", "s"], "image": contents(photos, "abcd"), "label": list("xyxy")})
+    pq.write_table(named, path)
+    assert from_table(path).names.tolist() == ["p", "q", "r", "s"]
+
+
+@pytest.mark.parametrize("kept", ["memory", "file", "nowhere"])
+def test_hugging_face_layout(photos: Path, kept: str) -> None:
+    path = photos / "data.parquet"
+    a, b, _ = contents(photos, "abc")
+    cells = [{"bytes": a, "path": "one.jpg"}, {"bytes": b, "path": "two.jpg"}, {"bytes": None, "path": "photos/c.jpg"}]
+    features = {"image": {"_type": "Image"}, "label": {"names": ["cat", "dog", "fox"], "_type": "ClassLabel"}}
+    table = pa.table({"image": cells, "label": [2, 0, -1]})
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(table, path, row_group_size=2)
+    options = {"memory": {}, "file": {"cache_path": photos / "cache"}, "nowhere": {"cache_limit": 0}}[kept]
+    dataset = from_table(path, size=8, **options)
+    assert dataset.classes == ("cat", "dog", "fox")
+    assert known(dataset) == {"one.jpg": ["fox"], "two.jpg": ["cat"], "photos/c.jpg": []}
+    expected = ImageStore([photos / "photos" / f"{name}.jpg" for name in "abc"], 8).batch([2, 0, 1])
+    assert (dataset.store.batch([2, 0, 1]) == expected).all()
+
+
+def test_lists_of_class_numbers_in_the_hugging_face_layout(photos: Path) -> None:
+    path = photos / "data.parquet"
+    table = pa.table({"image": contents(photos, "ab"), "tags": [[1, 0], [1]]})
+    for feature in ({"feature": {"names": ["x", "y"], "_type": "ClassLabel"}, "_type": "Sequence"}, {"_type": "Value"}):
+        metadata = {"huggingface": json.dumps({"info": {"features": {"tags": feature}}})}
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+        names = ["x", "y"] if feature["_type"] == "Sequence" else ["0", "1"]
+        assert known(from_table(path)) == {"0": names, "1": names[1:]}
+    few = {"feature": {"names": ["x"], "_type": "ClassLabel"}, "_type": "Sequence"}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"tags": few}}})}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    with pytest.raises(InputError, match=r"row 1 .*the label 1: class numbers are 0 to 0"):
+        from_table(path)
+
+
+def test_images_in_a_table_are_read_by_row_groups_when_they_are_needed(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = photos / "data.parquet"
+    pq.write_table(pa.table({"image": contents(photos, "abcd") * 5, "label": list("xyxy") * 5}), path, row_group_size=4)
+    read: list[int] = []
+    read_group = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        pq.ParquetFile, "read_row_group", lambda self, group, **k: read.append(group) or read_group(self, group, **k)
+    )
+    store = from_table(path, size=8, cache_limit=0, workers=1).store
+    assert read == []
+    store.batch([8, 9, 11])
+    assert read == [2]
+    monkeypatch.setattr(image_sources, "_TABLE_MEMORY", 0)  # only one row group stays
+    store.batch([0, 8])
+    assert read == [2, 0, 2]
+
+
+def test_bad_images_inside_of_a_table(photos: Path) -> None:
+    path = photos / "data.parquet"
+    cells = [*contents(photos, "a"), b"no image", None, b""]
+    pq.write_table(pa.table({"image": cells, "label": list("xyxy")}), path)
+    for row, reason in ((1, "no image of a known format"), (2, "'image' is empty"), (3, "'image' is empty")):
+        with pytest.raises(InputError, match=rf"data\.parquet, row {row + 1}: .*{reason}"):
+            from_table(path, cache_limit=0).store.batch([row])
+    assert from_table(path, on_bad_image="skip").store.good_rows.tolist() == [0]
+    store = from_table(path, on_bad_image="skip").store
+    path.unlink()
+    with pytest.raises(InputError, match="there is no such parquet file"):
+        store.prepare()
+
+
 def features_of(dataset: Dataset) -> Any:
     assert isinstance(dataset.store, FeatureStore)
     return dataset.store.batch(np.arange(len(dataset))).numpy()
@@ -150,7 +297,7 @@ def test_features_in_columns_or_in_lists(tmp_path: Path) -> None:
         ("path,label,split\nphotos/a.jpg,x,dev\n", {}, "column 'split' is 'dev'"),
         ("path,label,split\nphotos/a.jpg,x,test\n", {}, "no row is for training"),
         ("path,label,split\nphotos/a.jpg,x,train\nphotos/a.jpg,y,test\n", {}, "in two splits"),
-        ("label,other\nx,y\n", {}, "none holds numbers"),
+        ("label,other\nx,y\n", {}, r"no column contains images .* or numbers"),
         ("f0,f1,label\n1,2,x\n3,,y\n", {}, "row 2 .*column 'f1' is empty"),
         ("f0,f1,label\n1,two,x\n", {"feature_columns": ["f1"]}, "column 'f1' holds string"),
         ("id,f0,label\na,1,x\na,2,y\n", {}, "data.csv: rows 0 and 1 have the same id 'a'"),

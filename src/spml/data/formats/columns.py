@@ -1,4 +1,4 @@
-"""A table's columns: which is the image, the label, the id, the split, and which are features."""
+"""The columns of a table: which hold images, labels, ids, the split and features."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
+from spml.data.formats.embedded_images import holds_images
 from spml.data.stores.decode import SUFFIXES
 from spml.errors import InputError
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq")
-"""How the names of tables end (lower case)."""
+"""Suffixes of tables (lower case)."""
 
-# Names as people write them, without blanks, case, hyphens and underscores; the first that occurs is taken.
+# Usual names, without blanks, case, hyphens and underscores; the first one present is used.
 _USUAL = {
     "image": "image imagepath imagefile imagefilename path filepath file filename img imgpath photo picture uri",
     "label": "label labels tag tags class classes classname category categories target species",
@@ -32,98 +34,167 @@ _USUAL = {
 
 
 def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
-    """A CSV (comma, semicolon or tab) or parquet file. Columns of names, and `texts`, are not taken for numbers."""
+    """Read a CSV (comma, semicolon or tab) or parquet file, without columns of images.
+
+    Columns whose names suggest text, and `texts`, are read as text, not as numbers.
+    """
     if not path.is_file():
         raise InputError(f"{path}: there is no such file.")
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
-            table = pa.parquet.read_table(path)
+            schema = pa.parquet.read_schema(path)
+            read = [field.name for field in schema if not holds_images(field.type)]
+            table = pa.parquet.read_table(path, columns=read)
+            table = table.replace_schema_metadata(schema.metadata)
+            names = schema.names
         else:
             parse = pa.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
             with pa.csv.open_csv(path, parse_options=parse) as start:
                 header = start.schema.names
-            named = [usual(kind, header) for kind in ("image", "label", "id", "split")]
-            convert = pa.csv.ConvertOptions(column_types={name: pa.string() for name in (*named, *texts) if name})
+            text_columns = [usual(kind, header) for kind in ("image", "label", "id", "split")]
+            types = {name: pa.string() for name in (*text_columns, *texts) if name}
+            convert = pa.csv.ConvertOptions(column_types=types)
             table = pa.csv.read_csv(path, parse_options=parse, convert_options=convert)
+            names = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         if odd := re.search(r"Expected (\d+) columns, got (\d+): (.*)", reason):  # it does not always count the rows
             expected, there, line = odd.groups()
             raise InputError(f"{path}: the row {line!r} has {there} cells, the header {expected}.") from error
         raise InputError(f"{path}: the table cannot be read ({reason}); it must be UTF-8 CSV or parquet.") from error
-    names = table.column_names
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise InputError(f"{path}: two columns are named {twice[0]!r}: column names must differ.")
     data = [name for name in names if name.lower().endswith(SUFFIXES)]
     if data:
-        raise InputError(f"{path}: the first line names the image {data[0]!r}: it must name the columns.")
+        raise InputError(f"{path}: the first line contains the image {data[0]!r}: it must name the columns.")
     if not table.num_rows:
         raise InputError(f"{path}: the table has no rows (its columns: {_listed(names)}).")
-    for name, kind in zip(names, table.schema.types, strict=True):
-        if pa.types.is_struct(kind) or (pa.types.is_binary(kind) and path.suffix.lower() in (".parquet", ".pq")):
-            raise InputError(
-                f"{path}: column {name!r} holds {'files' if pa.types.is_binary(kind) else kind}: a table to learn from "
-                "names its images, so write them to files, and their paths into the table."
-            )
-        if pa.types.is_binary(kind):
-            raise InputError(f"{path}: column {name!r} is not UTF-8 text: save the table as UTF-8.")
+    for field in table.schema:
+        if pa.types.is_binary(field.type):
+            raise InputError(f"{path}: column {field.name!r} is not UTF-8 text: save the table as UTF-8.")
     return table
 
 
+def image_columns(path: Path) -> list[str]:
+    """The columns of a parquet file that hold images."""
+    if path.suffix.lower() not in (".parquet", ".pq"):
+        return []
+    return [field.name for field in pa.parquet.read_schema(path) if holds_images(field.type)]
+
+
 def _delimiter(path: Path) -> str:
-    """The one of comma, semicolon and tab that the header line has most of."""
+    """The most frequent of comma, semicolon and tab in the header."""
     with path.open(encoding="utf-8-sig") as file:
         header = file.readline()
     return max((",", ";", "\t"), key=header.count)
 
 
 def usual(kind: str, names: Sequence[str]) -> str | None:
-    """The column that is named as columns of this kind usually are."""
+    """The column with a usual name for this kind."""
     plain = {"".join(c for c in name.casefold() if c not in " -_"): name for name in reversed(names)}
     return next((plain[name] for name in _USUAL[kind].split() if name in plain), None)
 
 
 def chosen(path: Path, table: pa.Table, option: str, name: str) -> str:
-    """The column a user named, or an error with those there are."""
+    """The column the user chose, or an error that lists the columns."""
     if name in table.column_names:
         return name
     near = difflib.get_close_matches(name, table.column_names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise InputError(f"{path}: there is no column {name!r}{hint}; {option} must be of {_listed(table.column_names)}.")
+    raise InputError(
+        f"{path}: there is no column {name!r}{hint}; {option} must be one of {_listed(table.column_names)}."
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
 
 
-def roles(path: Path, table: pa.Table, given: Mapping[str, str | None], images: bool) -> dict[str, str]:
-    """Which column is the label and, where there is one, the image, the id and the split: given, or guessed."""
-    found = {kind: chosen(path, table, f"{kind}_column", name) for kind, name in given.items() if name}
+def roles(
+    path: Path, table: pa.Table, given: Mapping[str, str | None], *, images: bool, embedded: Sequence[str] = ()
+) -> dict[str, str]:
+    """Which column is the image, the label, the id and the split, as given or guessed; those that exist.
+
+    `embedded` are the columns of image files, which `table` does not have.
+    """
+    named = {kind: name for kind, name in given.items() if name}
+    found = {
+        kind: name if kind == "image" and name in embedded else chosen(path, table, f"{kind}_column", name)
+        for kind, name in named.items()
+    }
 
     def free() -> list[str]:
         return [name for name in table.column_names if name not in found.values()]
 
-    if images and "image" not in found and (guess := _image_column(table, free())):
+    if images and "image" not in found and (guess := _image_column(table, free(), embedded)):
         found["image"] = guess
     for kind in ("id", "split", "label"):
         if kind not in found and (guess := usual(kind, free())):
             found[kind] = guess
-    if "label" not in found:
-        texts = [name for name in _text_columns(table) if name in free()]
-        if len(texts) != 1:
-            raise InputError(
-                f"{path}: none of the columns {_listed(table.column_names)} looks like the labels: name it with "
-                "label_column."
-            )
-        found["label"] = texts[0]
     return found
 
 
-def _image_column(table: pa.Table, names: list[str]) -> str | None:
-    """The column of image paths: by its name, or because its cells end as image files do."""
-    if named := usual("image", names):
-        return named
+def guess_labels(path: Path, table: pa.Table, used: Iterable[str], *, binary: bool) -> str | list[str]:
+    """The labels where no column has a usual name: the only text column or, if `binary`, the columns of 0 and 1."""
+    index = usual("index", table.column_names)
+    free = [name for name in table.column_names if name not in (*used, index)]
+    texts = [name for name in _text_columns(table) if name in free]
+    classes = [name for name in free if binary and _is_binary(table[name])]
+    classes = classes if len(classes) > 1 else []
+    if len(texts) == 1 and not classes:
+        return texts[0]
+    if classes and len(texts) != 1:
+        return classes
+    if classes:
+        raise InputError(
+            f"{path}: the labels may be in column {texts[0]!r} or in the columns of 0 and 1 ({_listed(classes)}): "
+            "choose with label_column or class_columns."
+        )
+    raise InputError(
+        f"{path}: none of the columns {_listed(table.column_names)} looks like the labels: name it with label_column, "
+        "or several columns of 0 and 1 with class_columns."
+    )
+
+
+def label_matrix(
+    path: Path, table: pa.Table, names: Sequence[str], zeros: Literal["unknown", "negative"]
+) -> npt.NDArray[np.int8]:
+    """(N, L) from a column per class: 1 positive, -1 negative, empty unknown, and 0 as `zeros` says."""
+    if zeros not in ("unknown", "negative"):
+        raise InputError(f"zeros is {zeros!r}: it must be 'unknown' or 'negative'.")
+    matrix = np.empty((table.num_rows, len(names)), np.int8)
+    for column, name in enumerate(names):
+        kind = table.schema.field(name).type
+        if not (_is_number(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+            raise InputError(f"{path}: column {name!r} holds {kind}, not 0 and 1.")
+        values = pa.compute.cast(table[name], pa.float64()).to_numpy()  # NaN where a cell is empty
+        wrong = np.flatnonzero(~np.isin(values, (-1, 0, 1)) & ~np.isnan(values))
+        if len(wrong):
+            raise InputError(
+                f"{path}: {place(int(wrong[0]))}, column {name!r} is {values[wrong[0]]:g}, not 1, 0 or -1."
+            )
+        if zeros == "negative":
+            values = np.where(values == 0, -1, values)
+        matrix[:, column] = np.nan_to_num(values)
+    return matrix
+
+
+def _is_binary(column: pa.ChunkedArray) -> bool:
+    """Whether all cells are 0, 1, -1 or empty, and not all of them empty."""
+    if pa.types.is_boolean(column.type):
+        return True
+    if not _is_number(column.type) or column.null_count == len(column):
+        return False
+    return bool(np.isin(pa.compute.unique(column.drop_null()).to_numpy(), (-1, 0, 1)).all())
+
+
+def _image_column(table: pa.Table, names: list[str], embedded: Sequence[str]) -> str | None:
+    """The column of images: by its name, or because it holds image files, or paths of them."""
+    if guess := usual("image", [*embedded, *names]):
+        return guess
+    if embedded:
+        return embedded[0]
     for name in names:
         cells = [cell for cell in table[name].slice(0, 100).to_pylist() if cell]
         if cells and all(isinstance(cell, str) and cell.strip().lower().endswith(SUFFIXES) for cell in cells):
@@ -140,21 +211,21 @@ def _text_columns(table: pa.Table) -> list[str]:
 
 
 def feature_columns(path: Path, table: pa.Table, used: Iterable[str]) -> list[str]:
-    """The column of lists of numbers if there is one, else all columns of numbers that are free."""
+    """The first column of lists of numbers, else all unused numeric columns."""
     index = usual("index", table.column_names)
     fields = [field for field in table.schema if field.name not in (*used, index)]
     lists = [field.name for field in fields if _is_list(field.type) and _is_number(field.type.value_type)]
     numbers = [field.name for field in fields if _is_number(field.type)]
     if not lists[:1] and not numbers:
         raise InputError(
-            f"{path}: no column names images (image_column) and none holds numbers (feature_columns); "
+            f"{path}: no column contains images (image_column) or numbers (feature_columns); "
             f"its columns are {_listed(table.column_names)}."
         )
     return lists[:1] or numbers
 
 
 def feature_matrix(path: Path, table: pa.Table, names: list[str]) -> npt.NDArray[np.float32]:
-    """The columns side by side, (N, D); every cell must be a number."""
+    """The columns as a matrix (N, D); every cell must be a number."""
     for name in names:
         if table[name].null_count:
             row = table[name].to_pylist().index(None)
@@ -174,8 +245,8 @@ def feature_matrix(path: Path, table: pa.Table, names: list[str]) -> npt.NDArray
 
 
 def place(row: int) -> str:
-    """How an error calls a row of a table."""
-    return f"row {row + 1} (the first below the header is row 1)"
+    """How errors refer to a row of a table."""
+    return f"row {row + 1} (not counting the header)"
 
 
 def _is_list(kind: Any) -> bool:

@@ -1,17 +1,20 @@
-"""Tables: a row an image path or features, with a label; and feature matrices with labels beside them."""
+"""Tables with a row per image or feature vector, and feature matrices with labels beside them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Unpack
 
 import numpy as np
+import pyarrow as pa
 
 from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, read_lines
 from spml.data.formats import columns
-from spml.data.formats import label_cells as cells
+from spml.data.formats.embedded_images import image_sources
+from spml.data.formats.label_cells import texts
+from spml.data.formats.table_labels import LabelCells, Zeros, read_labels, with_file_name
 from spml.data.formats.user_data import SPLITS, from_known
 from spml.data.stores.decode import FilePath
 from spml.data.stores.features import FeatureStore
@@ -27,6 +30,8 @@ def from_table(
     *,
     image_column: str | None = None,
     label_column: str | None = None,
+    class_columns: Sequence[str] | None = None,
+    zeros: Zeros = "unknown",
     feature_columns: Sequence[str] | None = None,
     id_column: str | None = None,
     split_column: str | None = None,
@@ -37,51 +42,102 @@ def from_table(
     seed: int = 1200,
     **options: Unpack[ImageOptions],
 ) -> Dataset:
-    """Rows from a CSV or parquet table. Columns that are not named are guessed, and the notes say which.
+    """Open a CSV or parquet table with a row per image or feature vector.
 
-    Image paths are relative to `image_root`, or to the table's folder; an image that occurs in several rows is one
-    row with all their labels. Without images, the features are `feature_columns`, or all columns of numbers, or one
-    column of lists. A column of train, validation and test is the split; without one a share is carved off.
+    Columns that are not given are guessed from their names and content; the notes report which. An image that occurs
+    in several rows becomes one row with all their labels.
+
+    Parameters
+    ----------
+    path : path
+        A .csv, .tsv or .parquet file.
+    image_column : str, optional
+        Column of image paths; of a parquet file also of image contents, as bytes or as Hugging Face's struct of
+        `bytes` and `path`. Images are read when they are needed.
+    label_column : str, optional
+        Column with a label, or a list of labels, per row.
+    class_columns : sequence of str, optional
+        In place of `label_column`: a column per class, with 1 for positive, -1 for verified negative.
+    zeros : {"unknown", "negative"}
+        What 0 means in `class_columns`. By default unknown: with one label per row, 0 only says that nobody chose the
+        class. Empty cells are always unknown.
+    feature_columns : sequence of str, optional
+        In place of images: columns of numbers, or one of lists. By default all unused columns of numbers.
+    id_column : str, optional
+        Column of unique row names.
+    split_column : str, optional
+        Column of train, validation or test. Without it, a share of the labelled rows becomes validation.
+    image_root : path, optional
+        Where image paths start. By default the folder of the table.
+    separator : str, optional
+        What separates several labels in a cell; "" if a cell is one label. Guessed by default.
+    size : int
+        Side of the decoded images, in pixels.
+    validation_share, seed
+        Of the rows that become validation.
+    **options
+        Options of `ImageStore`.
+
+    Returns
+    -------
+    Dataset
     """
     file = Path(path)
     if image_column and feature_columns:
-        raise InputError(f"{file}: image_column and feature_columns are both given: a row is the one or the other.")
+        raise InputError(f"{file}: image_column and feature_columns are both given: use one of them.")
     given = {"image": image_column, "label": label_column, "id": id_column, "split": split_column}
     table = columns.read_table(file, texts=[name for name in given.values() if name])
-    roles = columns.roles(file, table, given, images=not feature_columns)
-    image, label, ids, split = (roles.get(kind) for kind in ("image", "label", "id", "split"))
-    assert label is not None
-    lists, notes = cells.label_lists(file, label, table[label], separator)
-    splits = _splits(file, split, cells.texts(table[split])) if split else ["train"] * len(lists)
+    embedded = columns.image_columns(file)
+    roles = columns.roles(file, table, given, images=not feature_columns, embedded=embedded)
+    image, ids, split = (roles.get(kind) for kind in ("image", "id", "split"))
+    cells_are = LabelCells(label_column, class_columns, zeros, separator)
+    used = [*roles.values(), *(feature_columns or ())]
+    labels = read_labels(file, table, roles.get("label"), cells_are, used, binary=bool(image or feature_columns))
+    splits = _splits(file, split, texts(table[split])) if split else ["train"] * table.num_rows
+    notes = labels.notes
+    root = Path(image_root) if image_root is not None else file.parent
+    names = texts(table[ids]) if ids else None
     store: ImageStore | FeatureStore
-    if image is not None:
-        names, groups = _same_images(file, image, cells.texts(table[image]))
-        root = Path(image_root) if image_root is not None else file.parent
+    if image is None:
+        store, inputs = _features(file, table, feature_columns, (*roles.values(), *labels.columns))
+        names = names or [str(row) for row in range(table.num_rows)]
+    elif image in embedded:
+        sources, paths = image_sources(file, image, root)
+        store, inputs, names = ImageStore(sources, size, **options), f"images from {image!r}", names or paths
+    else:
+        names, groups = _same_images(file, image, texts(table[image]))
         skipping = options.get("on_bad_image") == "skip"
         store = ImageStore(_image_files(file, root, names, groups, skipping), size, **options)
-        lists = [list(dict.fromkeys(label for row in group for label in lists[row])) for group in groups]
+        inputs, ids = f"images from {image!r}", None
+        labels = labels.merged(file, names, groups)
         splits = [_one_split(file, name, group, splits) for name, group in zip(names, groups, strict=True)]
-        repeated = [name for name, group in zip(names, groups, strict=True) if len(group) > 1]
-        if repeated:
-            notes.append(
-                f"{len(repeated)} images occur in more than one row: each is one row with all its labels "
-                f"(for example {repeated[0]!r})."
-            )
-        taken = f"images from {image!r}"
-    else:
-        wanted = [columns.chosen(file, table, "feature_columns", name) for name in feature_columns or ()]
-        wanted = wanted or columns.feature_columns(file, table, roles.values())
-        store = FeatureStore(columns.feature_matrix(file, table, wanted))
-        names = cells.texts(table[ids]) if ids else [str(row) for row in range(len(lists))]
-        taken = f"{store.dim} features from {wanted[0]!r}" + (f" to {wanted[-1]!r}" if len(wanted) > 1 else "")
-    if not any(lists):
-        raise InputError(f"{file}: no row has a label: column {label!r} is empty.")
-    said = [taken, f"labels from {label!r}"]
-    said += [f"ids from {ids!r}"] if ids and image is None else []
-    said += [f"the split from {split!r}"] if split else []
-    notes.insert(0, f"columns of {file.name}: {', '.join(said)}.")
-    labels = _naming(file, lambda: Labels.from_lists(lists, ids=names))
-    return from_known(file.stem, store, labels, splits, notes, validation_share=validation_share, seed=seed)
+        notes += _repeated(names, groups)
+    parts = [inputs, f"labels from {labels.description}"]
+    parts += [f"ids from {ids!r}"] if ids else []
+    parts += [f"the split from {split!r}"] if split else []
+    notes.insert(0, f"columns of {file.name}: {', '.join(parts)}.")
+    known = labels.table(file, names)
+    return from_known(file.stem, store, known, splits, notes, validation_share=validation_share, seed=seed)
+
+
+def _features(
+    path: Path, table: pa.Table, chosen: Sequence[str] | None, used: Iterable[str]
+) -> tuple[FeatureStore, str]:
+    """The features of a table, and where they come from."""
+    names = [columns.chosen(path, table, "feature_columns", name) for name in chosen or ()]
+    names = names or columns.feature_columns(path, table, used)
+    store = FeatureStore(columns.feature_matrix(path, table, names))
+    return store, f"{store.dim} features from {names[0]!r}" + (f" to {names[-1]!r}" if len(names) > 1 else "")
+
+
+def _repeated(names: list[str], groups: list[list[int]]) -> list[str]:
+    repeated = [name for name, group in zip(names, groups, strict=True) if len(group) > 1]
+    if not repeated:
+        return []
+    return [
+        f"{len(repeated)} images occur in more than one row: each is one row with all its labels "
+        f"(for example {repeated[0]!r})."
+    ]
 
 
 def from_features(
@@ -90,22 +146,39 @@ def from_features(
     *,
     classes: Iterable[str] | FilePath | None = None,
     label_column: str | None = None,
+    class_columns: Sequence[str] | None = None,
+    zeros: Zeros = "unknown",
     separator: str | None = None,
     validation_share: float = 0.2,
     seed: int = 1200,
 ) -> Dataset:
-    """Rows from a `.npy` feature matrix, which stays on disk, and labels in the same order.
+    """Open a feature matrix, which stays on disk, with labels in the same order.
 
-    Labels are a `.npy` of class indices (-1: none) or of a matrix (`Labels.from_any`), or a table with a label
-    column; without `labels` one of <name>-labels.npy, labels.npy, <name>.csv and labels.csv beside the matrix.
-    `classes` are the names, or a text file with one a line; without it the indices are the names.
+    Parameters
+    ----------
+    path : path
+        A .npy file of shape (N, D).
+    labels : path, optional
+        A .npy file of class numbers (-1: no label) or of a matrix (see `Labels.from_any`), or a table with a column
+        of labels or a column per class. By default <name>-labels.npy, labels.npy, <name>.csv or labels.csv in the same
+        folder.
+    classes : iterable of str or path, optional
+        The names of the classes, or a text file with one per line. By default the class numbers.
+    label_column, class_columns, zeros, separator
+        Of a table, see `from_table`.
+    validation_share, seed
+        Of the rows that become validation.
+
+    Returns
+    -------
+    Dataset
     """
     file = Path(path)
     store = FeatureStore(file)
     usual = [f"{file.stem}-labels.npy", "labels.npy", f"{file.stem}.csv", "labels.csv"]
     found = [file.with_name(name) for name in usual if file.with_name(name).is_file()]
     if labels is None and not found:
-        raise InputError(f"{file}: there are no labels beside it ({', '.join(usual)}): name their file.")
+        raise InputError(f"{file}: there are no labels beside it ({', '.join(usual)}): give their file as labels.")
     source = found[0] if labels is None else Path(labels)
     notes = [f"labels from {source.name}, beside the features."] if labels is None else []
     if isinstance(classes, (str, os.PathLike)):
@@ -114,81 +187,73 @@ def from_features(
         table = columns.read_table(source, texts=[label_column] if label_column else [])
         if label_column is None and table.num_columns == 1:
             label_column = table.column_names[0]
-        label = columns.roles(source, table, {"label": label_column}, images=False)["label"]
-        lists, more = cells.label_lists(source, label, table[label], separator)
-        known = _naming(source, lambda: Labels.from_lists(lists, classes, ids=range(len(lists))))
-        notes += [f"labels from column {label!r}.", *more]
+        roles = columns.roles(source, table, {"label": label_column}, images=False)
+        cells_are = LabelCells(label_column, class_columns, zeros, separator)
+        parsed = read_labels(source, table, roles.get("label"), cells_are, roles.values(), binary=True, classes=classes)
+        known = parsed.table(source, range(table.num_rows))
+        notes += [f"labels from column{'s' * (len(parsed.columns) > 1)} {parsed.description}.", *parsed.notes]
     else:
         known = _labels_from_array(source, classes)
         if known.counts().negatives.any() and known.is_full:
             notes.append(
-                f"{source.name}: 0 is taken for absent, since not every row has just one 1; where it means unknown, "
-                "give the labels as a table, or -1 for what is absent."
+                f"{source.name}: 0 is taken as absent, because some rows do not have exactly one 1. If it means "
+                "unknown, give the labels as a table, or use -1 for absent."
             )
     if len(known) != len(store):
-        beside = "" if labels is not None else "; it was found beside the features, name another file as the labels"
+        beside = "" if labels is not None else "; it was found beside the features, give another file as labels"
         raise InputError(f"{source}: it labels {len(known)} rows, {file} has {len(store)}{beside}.")
     splits = ["train"] * len(known)
     return from_known(file.stem, store, known, splits, notes, validation_share=validation_share, seed=seed)
-
-
-def _naming(path: Path, make: Callable[[], Labels]) -> Labels:
-    """Labels, with the file's name before what is wrong with them."""
-    try:
-        return make()
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
 
 
 def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file.")
     if path.suffix.lower() != ".npy":
-        raise InputError(f"{path}: labels are a .npy file, or a table ({', '.join(columns.TABLES)}).")
+        raise InputError(f"{path}: labels must be a .npy file or a table ({', '.join(columns.TABLES)}).")
     try:
         values = np.load(path, allow_pickle=False)
         largest = int(values.max(initial=0)) if values.dtype.kind in "iu" else -1
         if largest > _MOST_CLASSES:
-            raise InputError(f"{path}: the label {largest} is no class number; those are counted from 0.")
+            raise InputError(f"{path}: the label {largest} is not a class number; class numbers start at 0.")
         names = [str(index) for index in range(largest + 1)] or None
     except (ValueError, OSError, EOFError, AttributeError) as error:
-        reason = "it holds Python objects; save class numbers, or names as texts" if "pickle" in str(error) else error
+        reason = "it holds Python objects; save class numbers, or names as text" if "pickle" in str(error) else error
         raise InputError(f"{path}: this is not a .npy file of labels ({reason}).") from error
     if values.ndim not in (1, 2):
-        raise InputError(f"{path}: labels are a class number a row, or a matrix, not {values.shape}.")
+        raise InputError(f"{path}: labels must be one class number per row, or a matrix, not of shape {values.shape}.")
     if values.ndim == 2 or classes is not None:
         names = None
-    return _naming(path, lambda: Labels.from_any(values, classes or names, ids=range(len(values))))
+    return with_file_name(path, lambda: Labels.from_any(values, classes or names, ids=range(len(values))))
 
 
 def _splits(path: Path, column: str, cells: list[str]) -> list[str]:
     unknown = [row for row, cell in enumerate(cells) if cell.casefold() not in SPLITS]
     if unknown:
         where, what = columns.place(unknown[0]), cells[unknown[0]]
-        raise InputError(f"{path}: {where}, column {column!r} is {what!r}: a split is train, validation or test.")
+        raise InputError(f"{path}: {where}, column {column!r} is {what!r}: expected train, validation or test.")
     return [SPLITS[cell.casefold()] for cell in cells]
 
 
 def _same_images(path: Path, column: str, cells: list[str]) -> tuple[list[str], list[list[int]]]:
-    """The different images in the order they come in, and the rows of each."""
+    """The distinct images in the order of their first row, and the rows of each."""
     groups: dict[str, list[int]] = {}
     for row, cell in enumerate(cells):
         if not cell:
-            raise InputError(f"{path}: {columns.place(row)}, column {column!r} is empty: it must name an image.")
+            raise InputError(f"{path}: {columns.place(row)}, column {column!r} is empty: an image path is expected.")
         groups.setdefault(os.path.normpath(cell.replace("\\", "/")), []).append(row)
     return list(groups), list(groups.values())
 
 
 def _image_files(path: Path, root: Path, names: list[str], groups: list[list[int]], skipping: bool) -> list[Path]:
-    """The images' files. If what cannot be read is skipped, so is what is not there, unless that is all of them."""
+    """The image files. If bad images are skipped, so are missing ones, unless all are missing."""
     files = [root / name for name in names]
     missing = [place for place, file in enumerate(files) if not file.is_file()]
     if len(missing) > (len(files) - 1 if skipping else 0):
         first = missing[0]
         raise InputError(
-            f"{path}: {columns.place(groups[first][0])} names the image {files[first]}, which is not there "
-            f"({len(missing)} of {len(files)} are missing): paths start from the table's folder, or from the image "
-            "root that is given."
+            f"{path}: {columns.place(groups[first][0])}, there is no image {files[first]} ({len(missing)} of "
+            f"{len(files)} are missing): paths start in the table's folder, or in image_root."
         )
     return files
 

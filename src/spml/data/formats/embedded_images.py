@@ -1,0 +1,68 @@
+"""Images inside of parquet tables: columns of file contents, also in the layout of Hugging Face's `datasets`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from spml.data.stores.image_sources import ParquetCell, Source
+
+
+def holds_images(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds image files: bytes, or Hugging Face's struct of `bytes` and `path`."""
+    if pa.types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 and holds_images(kind.field("bytes").type)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def image_sources(path: Path, column: str, root: Path) -> tuple[list[Source], list[str]]:
+    """Where the image of each row is, and the rows' names. No image is read.
+
+    A row without bytes has its image at `path` of the struct, relative to `root`. Names are these paths where no two
+    are equal, else row numbers.
+    """
+    file = pa.parquet.ParquetFile(path)
+    rows = file.metadata.num_rows
+    paths: list[str | None] = [None] * rows
+    kind = file.schema_arrow.field(column).type
+    if pa.types.is_struct(kind) and kind.get_field_index("path") >= 0:
+        paths = [(cell or {}).get("path") for cell in file.read(columns=[f"{column}.path"])[column].to_pylist()]
+    sources: list[Source] = [ParquetCell(str(path), column, row) for row in range(rows)]
+    for row in _rows_without_bytes(file, column, pa.types.is_struct(kind)):
+        if paths[row]:
+            sources[row] = root / str(paths[row])
+    distinct = all(paths) and len(set(paths)) == rows
+    return sources, [str(name) for name in (paths if distinct else range(rows))]
+
+
+def _rows_without_bytes(file: Any, column: str, is_struct: bool) -> list[int]:
+    """By the statistics of the file; a row group without them, or with such rows, is read."""
+    leaf = f"{column}.bytes" if is_struct else column
+    found: list[int] = []
+    first = 0
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        chunks = (group.column(place) for place in range(group.num_columns))
+        statistics = next(chunk.statistics for chunk in chunks if chunk.path_in_schema == leaf)
+        if statistics is None or not statistics.has_null_count or statistics.null_count:
+            cells = file.read_row_group(number, columns=[leaf])[column].combine_chunks()
+            empty = (cells.field("bytes") if is_struct else cells).is_null()
+            found += (first + np.flatnonzero(empty.to_numpy(zero_copy_only=False))).tolist()
+        first += group.num_rows
+    return found
+
+
+def class_names(schema: pa.Schema, column: str) -> list[str] | None:
+    """The names of a column of Hugging Face's class numbers, which the table's metadata hold."""
+    try:
+        feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
+        feature = feature.get("feature", feature)  # of a list
+        names = feature["names"] if feature["_type"] == "ClassLabel" else None
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    return [str(name) for name in names] if names else None
