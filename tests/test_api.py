@@ -176,6 +176,9 @@ def test_recover_and_report(tables, on_images, on_features, tmp_path):
     )
     assert not np.array_equal(on_features.recover(labelled=table).confidences, recovered.confidences)
     on_images.report(tmp_path / "report.html")
+    with pytest.raises(spml.InputError, match="already exists"):
+        on_images.report(tmp_path / "report.html")
+    on_images.report(tmp_path / "report.html", overwrite=True)
     assert "<html" in (tmp_path / "report.html").read_text()
 
 

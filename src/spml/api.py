@@ -21,6 +21,7 @@ from spml.recover import Recovered
 from spml.recover import recover as recover_labels
 from spml.recover.labelled import read_labelled
 from spml.runs.folder import RunFolder, check_output_path, open_run
+from spml.runs.outputs import check_overwrite
 from spml.train.job import TrainJob, train_job
 
 FilePath = str | PathLike[str]
@@ -288,26 +289,28 @@ class Run:
         known = read_labelled(Path(labelled), run) if isinstance(labelled, (str, PathLike)) else labelled
         return recover_labels(run, rows=rows, labelled=known, k=k, threshold=threshold)
 
-    def report(self, path: FilePath) -> None:
+    def report(self, path: FilePath, *, overwrite: bool = False) -> None:
         """Write an HTML report with curves, numbers and pictures.
 
         Parameters
         ----------
         path : str or path
             HTML file to write.
+        overwrite : bool
+            Whether to replace an existing file.
 
         Raises
         ------
         InputError
-            If the file cannot be written, or the run folder is not available.
+            If the file exists or cannot be written, or the run folder is not available.
         """
         from spml.report import write_report
 
         run = self._run_folder("report")
         check_output_path(Path(path), run.folder)
-        write_report([run], Path(path))
+        write_report([run], Path(path), overwrite=overwrite)
 
-    def export(self, path: FilePath) -> None:
+    def export(self, path: FilePath, *, overwrite: bool = False) -> None:
         """Write an ONNX file that computes calibrated probabilities; needs the extra `export`.
 
         The file is checked against onnxruntime before it is written. Its input is `images`, uint8 of shape
@@ -319,15 +322,18 @@ class Run:
         ----------
         path : str or path
             File to write, ending in .onnx.
+        overwrite : bool
+            Whether to replace an existing file.
 
         Raises
         ------
         InputError
-            If the extra is not installed, the file name does not end in .onnx, or the file cannot be written.
+            If the extra is not installed, the file name does not end in .onnx, or the file exists or cannot be written.
         """
         file = Path(path)
         if file.suffix != ".onnx":
             raise InputError(f"{file}: the file must end in .onnx")
+        check_overwrite(file, overwrite)
         export_onnx(self.predictor, file)
 
     def save_pretrained(self, folder: FilePath) -> None:

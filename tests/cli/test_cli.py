@@ -136,6 +136,31 @@ def test_info_and_methods(spml, trained):
     assert "lasd" in text
 
 
+PLUGIN = """
+from torch.nn.functional import softplus
+from spml.methods import loss_method
+
+def my_loss(logits, labels, *, weight: float = 1.0):
+    return weight * softplus(-logits) * labels.clamp(min=0)
+
+loss_method("my-{0}", my_loss, paper="none", summary="A method of a {0}")
+"""
+
+
+def test_methods_of_the_user_are_imported(spml, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plugin_file.py").write_text(PLUGIN.format("file"))
+    (tmp_path / "plugin_package").mkdir()
+    (tmp_path / "plugin_package" / "__init__.py").write_text(PLUGIN.format("package"))
+    code, text = spml("methods", "--import", "plugin_file.py", "--import", "plugin_package")
+    assert code == 0
+    assert "my-file" in text
+    assert "my-package" in text
+    code, text = spml("methods", "--import", "nowhere.py")
+    assert code == 2
+    assert "Cannot import the plug-in 'nowhere.py': the file does not exist" in text
+
+
 def test_info_of_an_unfinished_run(spml, trained, tmp_path):
     for name in ("run.json", "log.jsonl", "last.safetensors"):
         shutil.copy(trained / name, tmp_path)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spml.cli.console import DeviceOption, print_table
+from spml.cli.console import DeviceOption, ImportOption, print_table
 from spml.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,11 +50,14 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the runs and their settings without running them.")
     ] = False,
+    imports: ImportOption = None,
     list_: Annotated[bool, typer.Option("--list", help="List protocols and studies.")] = False,
 ) -> None:
     """Run a paper's protocol, or a study, and compare the results with the paper's numbers."""
     from spml.bench.plan import list_files, parse_seeds, plan
+    from spml.methods.registry import import_plugins
 
+    import_plugins(imports or ())
     if list_ or name is None:
         for kind, rows in list_files().items():
             print_table(("name", "description", "inputs"), rows, title=kind)

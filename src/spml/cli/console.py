@@ -8,6 +8,10 @@ from typing import Annotated
 import typer
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.", metavar="RUN")]
+ImportOption = Annotated[
+    list[str] | None,
+    typer.Option("--import", help="Package or Python file that registers methods. Repeatable.", metavar="NAME|FILE.py"),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 

@@ -1,14 +1,16 @@
 """spml methods"""
 
-from spml.cli.console import print_table
+from spml.cli.console import ImportOption, print_table
 
 EXAMPLE = "spml methods"
 
 
-def command() -> None:
+def command(imports: ImportOption = None) -> None:
     """List the training methods: name, paper, requirements and a short description."""
     from spml.methods import METHODS
+    from spml.methods.registry import import_plugins
 
+    import_plugins(imports or ())
     rows = []
     for name, method in sorted(METHODS.items()):
         needs = method.needs
