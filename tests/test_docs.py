@@ -14,6 +14,7 @@ import torch
 
 from spml.losses import LOSSES, settings_of
 from spml.methods import METHODS
+from support.pictures import picture
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -56,6 +57,19 @@ def test_documentation_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest
     tests: list[Callable[[], None]] = [value for name, value in namespace.items() if name.startswith("test_")]
     for test in tests:  # a test shown on a page must pass
         test()
+
+
+def test_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("cat", "dog", "sofa")):
+        for shade in range(4):
+            picture(tmp_path / "photos" / name / f"{shade}.jpg", 50 * number + shade)
+    picture(tmp_path / "new" / "1.jpg", 7)
+    namespace: dict[str, Any] = {}
+    ((_, code),) = blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+    exec(code, namespace)
+    assert namespace["probabilities"].shape == (1, 3)
+    assert namespace["labels"].present([0]).any()
 
 
 def test_pages_with_code_are_found() -> None:
