@@ -4,6 +4,7 @@ import ast
 import csv
 import dataclasses
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean, stdev
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import spml
 from spml.losses import LOSSES, settings_of
 from spml.methods import METHODS
 from support.pictures import picture
@@ -191,6 +193,24 @@ def test_documented_differences_between_losses_and_methods() -> None:
         (quoted(a), quoted(b), ast.literal_eval(quoted(c)), ast.literal_eval(quoted(d))) for a, b, c, d in table
     ]
     assert sorted(documented) == sorted(differing)
+
+
+def test_api_page_lists_public_names() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    (functions,) = tables(text, "name", "what it does")
+    (methods,) = tables(text, "method", "what it does")
+    assert sorted(quoted(name) for name, _ in functions) == sorted(f"spml.{name}" for name in spml.__all__)
+    assert {quoted(name) for name, _ in methods} == {
+        name for name, value in vars(spml.Run).items() if callable(value) and not name.startswith("_")
+    }
+
+
+def test_contributing_lists_import_layers() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = pyproject["tool"]["importlinter"]["contracts"][0]["layers"]
+    (table,) = tables((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "layer", "contains")
+    listed = [sorted(re.findall(r"`(\w+)`", row[0])) for row in table]
+    assert listed == [sorted(re.findall(r"\w+", layer)) for layer in layers]
 
 
 # README
