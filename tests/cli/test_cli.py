@@ -161,6 +161,18 @@ def test_methods_of_the_user_are_imported(spml, tmp_path, monkeypatch):
     assert "Cannot import the plug-in 'nowhere.py': the file does not exist" in text
 
 
+def test_new_method_writes_a_package(spml, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, text = spml("new-method", "my-loss")
+    assert code == 0
+    assert "compare.toml" in text
+    assert (tmp_path / "my-loss" / "src" / "spml_my_loss" / "__init__.py").is_file()
+    code, text = spml("new-method", "my-loss")
+    assert code == 2
+    assert "my-loss exists already" in text
+    assert spml("new-method", "em", "--out", "other")[0] == 2
+
+
 def test_info_of_an_unfinished_run(spml, trained, tmp_path):
     for name in ("run.json", "log.jsonl", "last.safetensors"):
         shutil.copy(trained / name, tmp_path)
