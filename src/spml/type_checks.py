@@ -63,6 +63,13 @@ def check_types(settings: Any) -> None:
         check_type(name, getattr(settings, name), annotation)
 
 
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """Return a whole number as an int; raise `InputError` if it is something else or below `least`."""
+    if not _has_type(value, int) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return int(value)
+
+
 def _word(annotation: Any) -> str | None:
     if annotation in _WORDS:
         return _WORDS[annotation]

@@ -348,7 +348,7 @@ def test_tables_without_rows_labels_or_several_classes() -> None:
         ),
         (
             lambda: simulate(full_table(2, 3), positives=-1),
-            "positives is -1: it must be a whole number, 0 or more, or None for all.",
+            "positives must be a whole number of at least 0, not -1",
         ),
         (
             lambda: simulate(full_table(2, 3), seed=-1),

@@ -428,7 +428,7 @@ def test_histogram_raises_on_logits_and_on_zero_bins() -> None:
     zeros = np.zeros((1, 2))
     with pytest.raises(InputError, match=r"scores contain 2\.5 in row 0, column 1 .*between 0 and 1"):
         unobserved_positive_histogram([[0.5, 2.5]], zeros, zeros)
-    with pytest.raises(InputError, match="bins must be at least 1, not 0"):
+    with pytest.raises(InputError, match="bins must be a whole number of at least 1, not 0"):
         unobserved_positive_histogram(zeros, zeros, zeros, bins=0)
 
 

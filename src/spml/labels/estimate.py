@@ -12,6 +12,7 @@ from spml.errors import InputError
 from spml.labels.entries import Int64
 from spml.labels.inputs import check_seed
 from spml.labels.table import Labels
+from spml.type_checks import check_count
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def estimate_k(truth_sample: Labels, *, trials: int = 100_000, seed: int = 0) ->
     """
     count, rows_with = _histogram(truth_sample)
     rows = len(truth_sample)
-    _check_trials(trials)
+    check_count("trials", trials)
     rng = np.random.default_rng(check_seed(seed))
     resampled = rng.multinomial(rows, rows_with / rows, size=trials) @ count / rows
     low, high = _percentiles(resampled)
@@ -104,7 +105,7 @@ def k_intervals(
     {1: (1.0, 2.0)}
     """
     count, rows_with = _histogram(truth)
-    _check_trials(trials)
+    check_count("trials", trials)
     rng = np.random.default_rng(check_seed(seed))
     intervals = {}
     for size in sample_sizes:
@@ -133,8 +134,3 @@ def _histogram(truth: Labels) -> tuple[Int64, Int64]:
 def _percentiles(estimates: npt.NDArray[np.float64]) -> tuple[float, float]:
     low, high = np.percentile(estimates, [5, 95])
     return float(low), float(high)
-
-
-def _check_trials(trials: int) -> None:
-    if trials < 1:
-        raise InputError(f"trials is {trials}: it must be at least 1.")

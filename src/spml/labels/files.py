@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,6 @@ _UNREADABLE = (
     *(ValueError, KeyError, IndexError, TypeError, AttributeError, OSError, EOFError),
     *(zipfile.BadZipFile, zlib.error),
 )
-
-
-class StoredTable(NamedTuple):
-    """The content of a file."""
-
-    entries: Entries
-    classes: tuple[str, ...]
-    ids: npt.NDArray[np.str_] | None
-    origin: dict[str, Any]
 
 
 def write_table(
@@ -56,8 +47,10 @@ def write_table(
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
-def read_table(path: str | os.PathLike[str]) -> StoredTable:
-    """Read what `write_table` wrote and check it."""
+def read_table(
+    path: str | os.PathLike[str],
+) -> tuple[Entries, tuple[str, ...], npt.NDArray[np.str_] | None, dict[str, Any]]:
+    """Read a file of `write_table` and check it: entries, classes, ids and origin."""
     if not Path(path).is_file():
         raise InputError(f"{path}: no such file.")
     try:
@@ -78,6 +71,6 @@ def read_table(path: str | os.PathLike[str]) -> StoredTable:
             )
         entries.check()
         ids = check_ids(arrays.get("ids"), len(entries))
-        return StoredTable(entries, check_classes(header["classes"]), ids, header["origin"])
+        return entries, check_classes(header["classes"]), ids, header["origin"]
     except _UNREADABLE as error:
         raise InputError(f"{path}: not a readable file of labels ({error})") from error

@@ -12,6 +12,7 @@ from spml.errors import InputError
 from spml.labels.entries import Entries, Int8, Int64, row_blocks
 from spml.labels.inputs import as_array, check_seed
 from spml.labels.table import Labels
+from spml.type_checks import check_count
 
 Bool = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
@@ -69,7 +70,8 @@ def simulate(
     array([[ 1,  0, -1],
            [-1,  1,  0]], dtype=int8)
     """
-    positives, negatives = _check_count("positives", positives), _check_count("negatives", negatives)
+    positives = None if positives is None else check_count("positives", positives, least=0)
+    negatives = None if negatives is None else check_count("negatives", negatives, least=0)
     rng = np.random.RandomState(check_seed(seed))
     entries = truth.entries()
     rows, columns = truth.positives()
@@ -237,11 +239,3 @@ def drop_labels(truth: Labels, share: float, *, seed: int = 1200) -> Labels:
         "truth": truth.fingerprint(),
     }
     return Labels.from_entries(kept, truth.classes, ids=truth.ids, origin=origin)
-
-
-def _check_count(name: str, value: int | None) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-        raise InputError(f"{name} is {value!r}: it must be a whole number, 0 or more, or None for all.")
-    return int(value)

@@ -13,19 +13,7 @@ import numpy.typing as npt
 import torch
 
 from spml.errors import InputError
-from spml.labels.conversions import (
-    CODINGS,
-    Coding,
-    as_matrix,
-    detect_coding,
-    detect_text,
-    distinct_names,
-    entries_from_lists,
-    entries_from_matrix,
-    name_lists,
-    single_from_indices,
-    single_from_names,
-)
+from spml.labels import conversions
 from spml.labels.entries import Entries, Int8, Int32, Int64
 from spml.labels.files import FORMAT, read_table, write_table
 from spml.labels.inputs import as_array, check_classes, check_ids, row_indices
@@ -166,7 +154,9 @@ class Labels:
                [0, 0, 0]], dtype=int8)
         """
         names = check_classes(classes)
-        return cls(single_from_indices(indices, len(names)), names, ids=ids, origin={"created_by": "from_indices"})
+        return cls(
+            conversions.single_from_indices(indices, len(names)), names, ids=ids, origin={"created_by": "from_indices"}
+        )
 
     @classmethod
     def from_names(cls, names: Iterable[str | None], classes: Iterable[str] | None = None, ids: Ids = None) -> Labels:
@@ -203,8 +193,8 @@ class Labels:
         if isinstance(names, str):
             raise InputError(f"names is the string {names!r}: pass one name per row.")
         values = list(names)
-        known = check_classes(distinct_names(values) if classes is None else classes)
-        return cls(single_from_names(values, known), known, ids=ids, origin={"created_by": "from_names"})
+        known = check_classes(conversions.distinct_names(values) if classes is None else classes)
+        return cls(conversions.single_from_names(values, known), known, ids=ids, origin={"created_by": "from_names"})
 
     @classmethod
     def from_lists(
@@ -247,19 +237,19 @@ class Labels:
         """
         if rest not in ("unknown", "negative"):
             raise InputError(f"rest is {rest!r}: it must be 'unknown' or 'negative'.")
-        present = name_lists(lists, "lists")
-        absent = name_lists(negatives, "negatives") if negatives is not None else [[] for _ in present]
+        present = conversions.name_lists(lists, "lists")
+        absent = conversions.name_lists(negatives, "negatives") if negatives is not None else [[] for _ in present]
         if len(absent) != len(present):
             raise InputError(f"negatives has {len(absent)} rows, but lists has {len(present)}.")
         if classes is None:
-            classes = distinct_names(name for names in (*present, *absent) for name in names)
+            classes = conversions.distinct_names(name for names in (*present, *absent) for name in names)
         known = check_classes(classes)
-        entries = entries_from_lists(present, absent, known, default=-1 if rest == "negative" else 0)
+        entries = conversions.entries_from_lists(present, absent, known, default=-1 if rest == "negative" else 0)
         return cls(entries, known, ids=ids, origin={"created_by": "from_lists", "rest": rest})
 
     @classmethod
     def from_matrix(
-        cls, matrix: Any, classes: Iterable[str] | None = None, ids: Ids = None, coding: Coding = "signed"
+        cls, matrix: Any, classes: Iterable[str] | None = None, ids: Ids = None, coding: conversions.Coding = "signed"
     ) -> Labels:
         """Create a table from a matrix.
 
@@ -295,14 +285,14 @@ class Labels:
         >>> Labels.from_matrix([[1, 0, 0]], coding="positive").dense()
         array([[1, 0, 0]], dtype=int8)
         """
-        if coding not in CODINGS:
-            raise InputError(f"coding is {coding!r}: it must be one of {', '.join(map(repr, CODINGS))}.")
-        array = as_matrix(matrix)
+        if coding not in conversions.CODINGS:
+            raise InputError(f"coding is {coding!r}: it must be one of {', '.join(map(repr, conversions.CODINGS))}.")
+        array = conversions.as_matrix(matrix)
         names = check_classes(map(str, range(array.shape[1])) if classes is None else classes)
         if len(names) != array.shape[1]:
             raise InputError(f"there are {len(names)} class names, but the matrix has {array.shape[1]} columns.")
         origin = {"created_by": "from_matrix", "coding": coding}
-        return cls(entries_from_matrix(array, coding), names, ids=ids, origin=origin)
+        return cls(conversions.entries_from_matrix(array, coding), names, ids=ids, origin=origin)
 
     @classmethod
     def from_any(cls, values: Any, classes: Iterable[str] | None = None, ids: Ids = None) -> Labels:
@@ -353,7 +343,7 @@ class Labels:
         array = as_array(values) if hasattr(values, "__array__") else None
         if array is None or array.dtype.kind in "OU":
             rows = list(values) if array is None else array.tolist()
-            text = detect_text(rows)
+            text = conversions.detect_text(rows)
             if text is not None:
                 return cls.from_names(rows, classes, ids) if text == "names" else cls.from_lists(rows, classes, ids)
             array = as_array(rows)
@@ -362,8 +352,8 @@ class Labels:
                 raise InputError("integers are class indices: pass classes too, here or to Labels.from_indices.")
             return cls.from_indices(array, classes, ids)
         if array.ndim == 2:
-            array = as_matrix(array)
-            return cls.from_matrix(array, classes, ids, coding=detect_coding(array))
+            array = conversions.as_matrix(array)
+            return cls.from_matrix(array, classes, ids, coding=conversions.detect_coding(array))
         raise InputError(
             f"labels cannot be detected in an array of shape {array.shape} holding {array.dtype}: use "
             "Labels.from_names, from_lists, from_indices or from_matrix."
@@ -693,5 +683,5 @@ class Labels:
         ...     Labels.load(f"{folder}/labels.npz").classes
         ('cat', 'dog')
         """
-        table = read_table(path)
-        return cls(table.entries, table.classes, ids=table.ids, origin=table.origin)
+        entries, classes, ids, origin = read_table(path)
+        return cls(entries, classes, ids=ids, origin=origin)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from spml.errors import InputError
 from spml.metrics.inputs import WORKING_MEMORY, Array, as_table, at, class_blocks, first_place, scores_and_truth
+from spml.type_checks import check_count
 
 
 def wasserstein_distance_per_class(
@@ -97,8 +98,7 @@ def unobserved_positive_histogram(scores: Array, truth: Array, observed: Array, 
     >>> unobserved_positive_histogram(scores, truth, torch.tensor([[0, 0, 1]]), bins=2)
     tensor([0., 1.], dtype=torch.float64)
     """
-    if bins < 1:
-        raise InputError(f"bins must be at least 1, not {bins}.")
+    check_count("bins", bins)
     scores, positive, unobserved = _unobserved_entries(scores, truth, observed)
     outside = ((scores < 0) | (scores > 1)) & unobserved
     if outside.any():

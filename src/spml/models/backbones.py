@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spml.errors import InputError
+from spml.type_checks import check_count
 
 Triple = tuple[float, float, float]
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
@@ -168,12 +169,10 @@ def load_backbone(
     InputError
         If the name is unknown, the weights cannot be loaded, or the network cannot process such images.
     """
-    if image_size is not None and (isinstance(image_size, bool) or not isinstance(image_size, int) or image_size < 1):
-        raise InputError(f"image_size must be a whole number of pixels, at least 1, not {image_size!r}")
-    if isinstance(backbone, nn.Module):
-        loaded = _load_module(backbone, image_size)
-    else:
-        loaded = _load_named(backbone, pretrained, image_size)
+    size = None if image_size is None else check_count("image_size", image_size)
+    loaded = (
+        _load_module(backbone, size) if isinstance(backbone, nn.Module) else _load_named(backbone, pretrained, size)
+    )
     shape = example_output(loaded.module, loaded.image_size, loaded.name).shape
     if len(shape) not in (2, 4) or shape[0] != 1:
         raise InputError(

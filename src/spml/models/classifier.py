@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from spml.errors import InputError
 from spml.models.backbones import IMAGENET_MEAN, IMAGENET_STD, example_output, load_backbone, weights_digest
 from spml.models.heads import Outputs, build_head, pool
+from spml.type_checks import check_count
 
 
 class Classifier(nn.Module):
@@ -181,8 +182,7 @@ def build_classifier(
     >>> classifier(images).logits.shape
     torch.Size([2, 10])
     """
-    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
-        raise InputError(f"num_classes must be a whole number of at least 1, not {num_classes!r}")
+    check_count("num_classes", num_classes)
     if isinstance(backbone, Classifier):
         if backbone.num_classes != num_classes:
             raise InputError(f"the given classifier has {backbone.num_classes} classes, not {num_classes}")

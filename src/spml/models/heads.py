@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spml.errors import InputError
+from spml.type_checks import check_count
 
 
 class Outputs(NamedTuple):
@@ -44,6 +45,12 @@ class Head(nn.Module):
     """Base class of heads: feature map -> `Outputs`. `settings` holds the keyword arguments to build it again."""
 
     settings: dict[str, Any]
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        """Names of the settings: the keyword-only arguments of the constructor."""
+        parameters = inspect.signature(cls).parameters.values()
+        return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
     def start_from_linear(self, weight: Tensor, bias: Tensor) -> bool:
         """Initialise from a linear layer on pooled features, weight (L, C) and bias (L,).
@@ -210,6 +217,8 @@ class LabelWiseHead(Head):
         be changed later through the attribute of the same name.
     """
 
+    width_divisor = 1
+
     def __init__(
         self,
         channels: int,
@@ -226,16 +235,16 @@ class LabelWiseHead(Head):
         with_maps: bool = False,
     ) -> None:
         super().__init__()
-        _count("heads", heads)
+        check_count("head setting heads", heads)
         step = math.lcm(heads, 4)  # attention splits the width by heads, the sine encoding by four
         if width is None:
-            width = max(min(channels, 2048) // step * step, step)
-        elif _count("width", width) % step:
+            width = max(min(channels, 2048) // self.width_divisor // step * step, step)
+        elif check_count("head setting width", width) % step:
             raise InputError(f"head setting width must be a multiple of {step} with {heads} heads, not {width}")
-        feedforward = 4 * width if feedforward is None else _count("feedforward", feedforward)
-        _count("encoder_layers", encoder_layers, least=0)
-        _count("decoder_layers", decoder_layers)
-        _count("projection_width", projection_width)
+        feedforward = 4 * width if feedforward is None else check_count("head setting feedforward", feedforward)
+        check_count("head setting encoder_layers", encoder_layers, least=0)
+        check_count("head setting decoder_layers", decoder_layers)
+        check_count("head setting projection_width", projection_width)
         self.settings = {
             "dropout": _fraction("dropout", dropout),
             "width": width,
@@ -297,37 +306,19 @@ class LabelWiseHead(Head):
 class AttentionHead(LabelWiseHead):
     """A label-wise head of half the width without projection.
 
-    It has a quarter of the parameters and needs a third of the time. Parameters: see `LabelWiseHead`.
+    It has a quarter of the parameters and needs a third of the time. Its settings are those of `LabelWiseHead`, except
+    `projection` and `projection_width`.
     """
 
-    def __init__(
-        self,
-        channels: int,
-        num_classes: int,
-        *,
-        dropout: float = 0.1,
-        width: int | None = None,
-        heads: int = 4,
-        feedforward: int | None = None,
-        encoder_layers: int = 1,
-        decoder_layers: int = 2,
-        with_maps: bool = False,
-    ) -> None:
-        _count("heads", heads)
-        step = math.lcm(heads, 4)
-        super().__init__(
-            channels,
-            num_classes,
-            dropout=dropout,
-            width=max(min(channels, 2048) // 2 // step * step, step) if width is None else width,
-            heads=heads,
-            feedforward=feedforward,
-            encoder_layers=encoder_layers,
-            decoder_layers=decoder_layers,
-            projection=False,
-            with_maps=with_maps,
-        )
-        self.settings = {name: self.settings[name] for name in _settings(AttentionHead)}
+    width_divisor = 2
+
+    def __init__(self, channels: int, num_classes: int, **settings: Any) -> None:
+        super().__init__(channels, num_classes, projection=False, **settings)
+        self.settings = {name: self.settings[name] for name in self.setting_names()}
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        return [name for name in LabelWiseHead.setting_names() if not name.startswith("projection")]
 
 
 HEADS: dict[str, type[LinearHead] | type[CamHead] | type[LabelWiseHead]] = {
@@ -338,26 +329,15 @@ HEADS: dict[str, type[LinearHead] | type[CamHead] | type[LabelWiseHead]] = {
 }
 
 
-def _settings(head: type[Head]) -> list[str]:
-    parameters = inspect.signature(head).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-
-
 def build_head(name: str, channels: int, num_classes: int, settings: Mapping[str, Any]) -> Head:
     """Build a head by its name in `HEADS`; an unknown name or setting raises an `InputError` that lists the known."""
     if name not in HEADS:
         raise InputError(f"no head named {name!r}. Available heads: {', '.join(HEADS)}")
-    known = _settings(HEADS[name])
+    known = HEADS[name].setting_names()
     for setting in settings:
         if setting not in known:
             raise InputError(f"head {name!r} has no setting {setting!r}. Available settings: {', '.join(known)}")
     return HEADS[name](channels, num_classes, **settings)
-
-
-def _count(name: str, value: int, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"head setting {name} must be a whole number of at least {least}, not {value!r}")
-    return value
 
 
 def _fraction(name: str, value: float) -> float:
