@@ -33,7 +33,7 @@ from spml.report.comparison import groups
 from spml.report.figures import Bar, Spread, bars, heat_map, spreads
 from spml.report.galleries import evidence, extremes, highlight, kind_of
 from spml.report.landscape import Landscape, _direction, own_loss
-from spml.report.markup import Html, hundred, join, percent, tag
+from spml.report.markup import Html, hundred, join, percent, tag, with_code
 from spml.report.sections import precision_down_the_list
 from spml.report.studies import study_figure
 from spml.report.tables import RunTables, confidence_and_presence, trained_on_more_labels
@@ -176,6 +176,11 @@ def test_markup_is_not_escaped_but_text_is():
         == '<p class="a" hidden><b>&lt;i&gt;</p>'
     )
     assert join("a<", tag("br")) == "a&lt;<br>"
+
+
+def test_backticks_become_code():
+    assert with_code("use `a<b` now") == "use <code>a&lt;b</code> now"
+    assert with_code("<plain>") == "&lt;plain&gt;"
 
 
 @pytest.mark.parametrize(

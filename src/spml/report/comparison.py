@@ -13,7 +13,7 @@ from spml.methods import METHODS
 from spml.report.axes import minus
 from spml.report.figures import Bar, Series, bars, figure, line_chart, scatter
 from spml.report.landscape import Landscape, landscape_chart
-from spml.report.markup import Html, count, hundred, join, percent, tag
+from spml.report.markup import Html, count, hundred, join, percent, tag, with_code
 from spml.report.sections import (
     MAP,
     Section,
@@ -238,7 +238,7 @@ def _table_row(group: MethodGroup, columns: Sequence[_Column], best: Mapping[str
             text += f" ± {column.shown(float(np.std(values, ddof=1)))}"
         top = not group.reference and best.get(column.name) == mean
         cells.append(tag("td", text, data_name=column.name, class_="best" if top else None))
-    return tag("tr", tag("th", group.name, tag("small", description), scope="row", class_="name"), *cells)
+    return tag("tr", tag("th", group.name, tag("small", with_code(description)), scope="row", class_="name"), *cells)
 
 
 def _explained() -> Html:
@@ -299,7 +299,7 @@ def _precision(all_groups: Sequence[MethodGroup]) -> Html | None:
     return line_chart(
         series,
         title="Precision of recovered labels",
-        x_label="labels kept, most confident first",
+        x_label="most confident labels kept",
         y_label="% correct",
         y_range=(0, 102),
         note="Each line ends at the number of labels that the method recovered. First run of each method.",

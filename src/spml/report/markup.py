@@ -28,6 +28,11 @@ def join(*children: Child) -> Html:
     return Html("".join(c if isinstance(c, Html) else escape(c, quote=False) for c in children if c is not None))
 
 
+def with_code(text: str) -> Html:
+    """Text in which parts between backticks become <code>."""
+    return join(*(tag("code", part) if place % 2 else part for place, part in enumerate(text.split("`"))))
+
+
 def _attribute(key: str, value: Attribute) -> str:
     if value is None or value is False:
         return ""

@@ -12,7 +12,7 @@ from spml.methods import METHODS
 from spml.report.axes import Axis
 from spml.report.figures import Bar, Series, bars, figure, heat_map, histogram, line_chart, numbers
 from spml.report.galleries import evidence_cards, galleries, legend_of_chips
-from spml.report.markup import Html, count, hundred, join, percent, tag
+from spml.report.markup import Html, count, hundred, join, percent, tag, with_code
 from spml.report.tables import RunTables, trained_on_more_labels
 from spml.runs.folder import RunFolder
 
@@ -52,7 +52,7 @@ def noun(run: RunFolder) -> str:
 def method_in_words(run: RunFolder) -> Html:
     """The method's name, description and paper."""
     known = METHODS.get(run.method)
-    description = None if known is None else join(": ", known.summary, f" ({known.paper})")
+    description = None if known is None else join(": ", with_code(known.summary.rstrip(".")), f" ({known.paper})")
     return tag("span", tag("b", run.method), description)
 
 
@@ -135,7 +135,7 @@ def pictures(tables: RunTables, prefix: str, each: int, size: int, title: str = 
         notices.append(f"The data ({data_name(run)}) was moved or changed, so names are shown instead of pictures.")
     intro = f"Bars show the confidence of the most likely labels of each {noun(run)}."
     body = join(
-        *(tag("p", text, class_="notice") for text in notices),
+        *(tag("p", with_code(text), class_="notice") for text in notices),
         legend_of_chips(tables),
         *galleries(tables, each, size),
     )
@@ -156,7 +156,7 @@ def _training(run: RunFolder, prefix: str) -> Iterator[Section]:
             y_label="loss",
             whole_x=True,
             mark=best,
-            note="The quantity that training minimises. It should fall, then level off.",
+            note="The quantity that training minimises. With most methods it falls, then levels off.",
         )
     ]
     scores = [
@@ -266,7 +266,7 @@ def _trust(tables: RunTables) -> Iterator[Html]:
         yield line_chart(
             [Series("correct", *curve)],
             title="Precision by number of labels kept",
-            x_label="labels kept, most confident first",
+            x_label="most confident labels kept",
             y_label="% correct",
             y_range=(0, 102),
             note="If you keep only the most confident recovered labels: how many of them are correct.",
