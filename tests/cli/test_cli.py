@@ -240,7 +240,7 @@ def test_unreadable_labels_raise(spml, matrix, tmp_path):
     code, text = spml("train", tmp_path / "x.npy", "--out", tmp_path / "run")
     assert code == 2
     assert "it labels 2 rows" in text
-    assert "it was found beside the features, name another file as the labels" in text
+    assert "it was found beside the features, give another file as labels" in text
 
 
 def test_options_are_checked_before_images_are_read(spml, photos, tmp_path):

@@ -1,4 +1,4 @@
-"""Packs: a small one made here, and the first rows of the real ones."""
+"""Reading and writing packs: small ones written here, and the first rows of the real ones."""
 
 import io
 import shutil
@@ -6,14 +6,17 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from pyarrow import parquet
 
 from conftest import shared_data
-from spml.data import decode, truth_closed
+from spml.data import ImageStore, decode, open_data, truth_closed, write_pack
 from spml.data.formats.pack import from_pack
 from spml.errors import InputError
+from support.pictures import picture
 
 CLASSES = ["cat", "dog", "Straße"]
 IDS = ["b/1.x", "a", "c", "d", "e"]
@@ -225,3 +228,141 @@ def test_real_cub():
         dataset.full_labels(dataset.train)
     with pytest.raises(InputError, match=r"\.zip"):
         from_pack(folder, features=False)
+
+
+# writing
+
+
+def photographs(folder: Path, rows: int = 20) -> Path:
+    for row in range(rows):
+        picture(folder / "cats" / f"{row}.png", row)
+    return folder
+
+
+def label_table(folder: Path, rows: int = 20) -> Path:
+    """A column of 0 and 1 per class; every row has the class even or odd, and every third has the class three."""
+    lines = [f"cats/{row}.png,{int(row % 2 == 0)},{row % 2},{int(row % 3 == 0)}" for row in range(rows)]
+    path = folder / "full.csv"
+    path.write_text("\n".join(["image,even,odd,three", *lines]))
+    return path
+
+
+def full(rows: int = 20) -> np.ndarray:
+    number = np.arange(rows)
+    return np.stack([number % 2 == 0, number % 2 == 1, number % 3 == 0], axis=1)
+
+
+def test_written_pack_of_images(tmp_path):
+    photos = photographs(tmp_path / "photos")
+    dataset = write_pack(photos, label_table(tmp_path), tmp_path / "new" / "pets", test=0.25, validation=0.2)
+    assert repr(dataset) == "Dataset('pets': 20 rows, 3 classes; 12 train, 3 validation, 5 test)"
+    assert dataset.source == {"path": str(tmp_path / "new" / "pets"), "options": {}}
+    assert dataset.classes == ("even", "odd", "three")
+    assert ((dataset.truth.open().dense() > 0) == full()).all()
+    assert dataset.fully_labelled.all()
+    observed = dataset.labels.single()
+    rows = np.sort(np.concatenate([dataset.train, dataset.validation]))
+    assert full()[rows, observed[rows]].all()
+    assert (observed[dataset.test] == -1).all()
+    expected = ImageStore([photos / name for name in dataset.names], 8).batch(range(20))
+    assert torch.equal(open_data(tmp_path / "new" / "pets", size=8).store.batch(range(20)), expected)
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["pets"]
+    assert sorted(path.name for path in (tmp_path / "new" / "pets").iterdir()) == ["images.zip", "labels.npz"]
+
+
+def test_split_and_single_positives_of_a_written_pack(tmp_path):
+    """Cole et al.'s rule, on the rows that are not for the test."""
+    np.save(tmp_path / "x.npy", np.eye(20, dtype=np.float16))
+    dataset = write_pack(tmp_path / "x.npy", label_table(tmp_path), tmp_path / "pack", seed=7)
+    order = np.random.RandomState(7).permutation(20)
+    assert dataset.test.tolist() == sorted(order[15:])
+    others = np.sort(order[:15])
+    second = np.random.RandomState(7).permutation(15)
+    assert dataset.validation.tolist() == others[np.sort(second[12:])].tolist()
+    assert dataset.train.tolist() == others[np.sort(second[:12])].tolist()
+    rng, observed = np.random.RandomState(7), []
+    for row in others:
+        positives, negatives = np.flatnonzero(full()[row]), np.flatnonzero(~full()[row])
+        rng.shuffle(positives)
+        rng.shuffle(negatives)
+        observed.append(positives[0])
+    assert dataset.labels.single()[others].tolist() == observed
+    assert (
+        dataset.fingerprint() == write_pack(np.eye(20), label_table(tmp_path), tmp_path / "again", seed=7).fingerprint()
+    )
+    assert dataset.fingerprint() != write_pack(np.eye(20), label_table(tmp_path), tmp_path / "other").fingerprint()
+
+
+def test_lists_of_labels_are_full_labels(tmp_path):
+    path = tmp_path / "tags.csv"
+    path.write_text("id,tags\nr0,a|b\nr1,b\nr2,\nr3,c|a\nr4,a\nr5,b\n")
+    dataset = write_pack(np.eye(6), path, tmp_path / "pack", test=0.34, validation=0.25)
+    assert dataset.names.tolist() == ["r0", "r1", "r2", "r3", "r4", "r5"]
+    truth = [[1, 1, -1], [-1, 1, -1], [-1, -1, -1], [1, -1, 1], [1, -1, -1], [-1, 1, -1]]
+    assert dataset.truth.open().dense().tolist() == truth
+
+
+def test_a_stated_split_is_used(tmp_path):
+    path = tmp_path / "full.csv"
+    splits = ["train"] * 10 + ["val"] * 4 + ["test"] * 6
+    path.write_text("\n".join(["x,y,split", *(f"1,{row % 2},{part}" for row, part in enumerate(splits))]))
+    dataset = write_pack(np.eye(20), path, tmp_path / "pack")
+    parts = [dataset.train.tolist(), dataset.validation.tolist(), dataset.test.tolist()]
+    assert parts == [list(range(10)), list(range(10, 14)), list(range(14, 20))]
+
+
+def test_images_of_a_table_in_the_order_of_the_labels(tmp_path):
+    photos = photographs(tmp_path / "photos", 6)
+    cells = [{"bytes": (photos / "cats" / f"{row}.png").read_bytes(), "path": None} for row in range(6)]
+    parquet.write_table(pa.table({"image": cells}), tmp_path / "images.parquet")
+    labels = tmp_path / "full.csv"
+    labels.write_text("x,y\n" + "1,0\n0,1\n" * 3)
+    dataset = write_pack(tmp_path / "images.parquet", labels, tmp_path / "pack", test=0.34, validation=0.25)
+    assert dataset.names.tolist() == ["0", "1", "2", "3", "4", "5"]
+    expected = ImageStore([photos / "cats" / f"{row}.png" for row in range(6)], 8).batch(range(6))
+    assert torch.equal(open_data(tmp_path / "pack", size=8).store.batch(range(6)), expected)
+    paths = tmp_path / "photos" / "list.csv"
+    paths.write_text("file\n" + "".join(f"cats/{row}.png\n" for row in range(6)))
+    dataset = write_pack(paths, labels, tmp_path / "other", test=0.34, validation=0.25)
+    assert dataset.names.tolist() == [f"cats/{row}.png" for row in range(6)]
+
+
+def test_a_pack_names_images_from_their_folder(tmp_path):
+    photos = photographs(tmp_path / "photos", 6)
+    outside = picture(tmp_path / "outside.png")
+    lines = [f"{photos / 'cats' / f'{row}.png'},1,{row % 2}" for row in range(5)]
+    labels = tmp_path / "full.csv"
+    labels.write_text("\n".join(["image,x,y", *lines, f"{outside},0,1"]))
+    dataset = write_pack(photos, labels, tmp_path / "pack", test=0.34, validation=0.25)
+    assert dataset.names.tolist() == [*(f"cats/{row}.png" for row in range(5)), "5-outside.png"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "word"),
+    [
+        ("image,x,y\ncats/0.png,1,0\ncats/1.png,,1\n", {}, r"row 2 .*column 'x' is empty: all labels must be known"),
+        ("image,x,y\ncats/0.png,1,0\ncats/0.png,1,1\n", {}, r"'cats/0\.png' occurs twice"),
+        ("image,x,y\ncats/0.png,1,0\ncats/9.png,1,1\n", {}, r"there is no image .*9\.png"),
+        ("name,x,y\na,1,0\nb,1,1\n", {"label_column": "x"}, "no column contains image paths"),
+        ("image,x,y\ncats/0.png,1,0\ncats/1.png,0,1\n", {}, "rows is for validation"),
+        ("image,x,y\ncats/0.png,1,0\n", {"test": 1.5}, r"test is 1\.5: it must be a share"),
+        ("image,x,y\ncats/0.png,1,0\ncats/broken.png,0,1\n" + "cats/2.png,1,1\ncats/3.png,1,1\n", {}, "no image of"),
+    ],
+)
+def test_packs_that_cannot_be_written(tmp_path, labels, options, word):
+    photos = photographs(tmp_path / "photos", 4)
+    (photos / "cats" / "broken.png").write_bytes(b"no image")
+    (tmp_path / "full.csv").write_text(labels)
+    with pytest.raises(InputError, match=word):
+        write_pack(photos, tmp_path / "full.csv", tmp_path / "packs" / "pack", **options)
+    assert not list((tmp_path / "packs").glob("*"))
+
+
+def test_a_pack_never_overwrites(tmp_path):
+    (tmp_path / "pack").mkdir()
+    with pytest.raises(InputError, match="pack exists already"):
+        write_pack(np.eye(20), label_table(tmp_path), tmp_path / "pack")
+    with pytest.raises(InputError, match="absent: no such file or folder"):
+        write_pack(tmp_path / "absent", label_table(tmp_path), tmp_path / "new")
+    with pytest.raises(InputError, match="it has 20 rows for 19"):
+        write_pack(np.eye(19), label_table(tmp_path), tmp_path / "new")

@@ -1,9 +1,9 @@
-"""Data in: images and features by rows, views of images, data sets of one's own and the published ones."""
+"""Data sets, the formats they are read from, stores of images and features, and augmentation."""
 
 from spml.data.augment import ViewParameters, ViewSettings
 from spml.data.dataset import Dataset, Truth, truth_closed
 from spml.data.detect import open_data
-from spml.data.formats.pack import Pack, load_pack
+from spml.data.formats.pack import Pack, load_pack, write_pack
 from spml.data.stores.decode import decode
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import BadImage, ImageStore
@@ -21,4 +21,5 @@ __all__ = [
     "load_pack",
     "open_data",
     "truth_closed",
+    "write_pack",
 ]

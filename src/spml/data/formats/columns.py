@@ -42,11 +42,12 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
         raise InputError(f"{path}: there is no such file.")
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
-            schema = pa.parquet.read_schema(path)
+            metadata = pa.parquet.read_metadata(path)
+            schema = metadata.schema.to_arrow_schema()
             read = [field.name for field in schema if not holds_images(field.type)]
             table = pa.parquet.read_table(path, columns=read)
             table = table.replace_schema_metadata(schema.metadata)
-            names = schema.names
+            names, rows = schema.names, metadata.num_rows
         else:
             parse = pa.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
             with pa.csv.open_csv(path, parse_options=parse) as start:
@@ -55,7 +56,7 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             types = {name: pa.string() for name in (*text_columns, *texts) if name}
             convert = pa.csv.ConvertOptions(column_types=types)
             table = pa.csv.read_csv(path, parse_options=parse, convert_options=convert)
-            names = table.column_names
+            names, rows = table.column_names, table.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         if odd := re.search(r"Expected (\d+) columns, got (\d+): (.*)", reason):  # it does not always count the rows
@@ -68,7 +69,7 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
     data = [name for name in names if name.lower().endswith(SUFFIXES)]
     if data:
         raise InputError(f"{path}: the first line contains the image {data[0]!r}: it must name the columns.")
-    if not table.num_rows:
+    if not rows:
         raise InputError(f"{path}: the table has no rows (its columns: {_listed(names)}).")
     for field in table.schema:
         if pa.types.is_binary(field.type):

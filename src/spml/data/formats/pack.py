@@ -16,7 +16,9 @@ Images or features may be absent, not both.
 from __future__ import annotations
 
 import os
+import shutil
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +27,14 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from spml.atomic import atomic_path, explain_write_errors
 from spml.data.dataset import PARTS, PHOTO_SIZE, Dataset, ImageOptions, Truth
+from spml.data.detect import open_data
 from spml.data.stores.decode import SUFFIXES, FilePath
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
-from spml.labels import Labels
+from spml.labels import Labels, simulate, split
 from spml.labels.inputs import row_indices
 
 Int64 = npt.NDArray[np.int64]
@@ -158,6 +162,136 @@ def from_pack(
     return replace(
         dataset, notes=(f"{incomplete} rows are not fully labelled: only their observed positive is known.",)
     )
+
+
+def write_pack(
+    data: FilePath | npt.NDArray[Any],
+    labels: FilePath,
+    out: FilePath,
+    *,
+    test: float = 0.25,
+    validation: float = 0.2,
+    seed: int = 1200,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    class_columns: Sequence[str] | None = None,
+    id_column: str | None = None,
+    split_column: str | None = None,
+    separator: str | None = None,
+) -> Dataset:
+    """Make a pack, a benchmark data set, from images or features and a table of full labels.
+
+    Rows are split at random, and one positive of every training and validation row is kept, drawn uniformly as by Cole
+    et al. (2021). The pack is written atomically: if anything fails, `out` does not exist.
+
+    Parameters
+    ----------
+    data : path or array
+        A folder of images, of which the label table contains the paths; a table with an image per row, in the order of
+        the label table; or a feature matrix in that order, as an array or a .npy file.
+    labels : path
+        A CSV or parquet table with a row per example: a column per class (1 present, 0 or -1 absent), or a column with
+        all labels of the row, such as ``a|b`` or a list.
+    out : path
+        The folder to write. It must not exist.
+    test, validation : float
+        Share of all rows that become the test set, and of the other rows that become validation.
+    seed : int
+        Of the split and of the single positives.
+    image_column, label_column, class_columns, id_column, split_column, separator
+        Columns of the tables, see `from_table`; guessed by default. If there is a split column with test rows, it
+        decides in place of `test`; if it has validation rows, also in place of `validation`.
+
+    Returns
+    -------
+    Dataset
+        The pack, opened.
+
+    Raises
+    ------
+    InputError
+        If `out` exists, a label is unknown, an image is missing, cannot be read or occurs twice, or the numbers of rows
+        differ.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "labels.csv").write_text("cat,dog\\n" + "1,0\\n1,1\\n" * 10)
+    ...     write_pack(np.eye(20), Path(folder, "labels.csv"), Path(folder, "pets"), test=0.5)
+    Dataset('pets': 20 rows, 2 classes; 8 train, 2 validation, 10 test)
+    """
+    folder = Path(out)
+    if folder.exists():
+        raise InputError(f"{folder} exists already: choose another folder for the pack.")
+    for option, share in (("test", test), ("validation", validation)):
+        if not 0 < share < 1:
+            raise InputError(f"{option} is {share}: it must be a share above 0 and below 1.")
+    from spml.data.formats.full_labels import read_examples  # pyarrow is slow to import
+
+    examples = read_examples(
+        data,
+        Path(labels),
+        image_column=image_column,
+        label_column=label_column,
+        class_columns=class_columns,
+        id_column=id_column,
+        split_column=split_column,
+        separator=separator,
+    )
+    parts = _split(len(examples.truth), examples.splits, test, validation, seed)
+    arrays = _label_arrays(examples.truth, parts, seed)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(folder) as temporary, explain_write_errors(folder):
+        temporary.mkdir()
+        if isinstance(examples.store, ImageStore):
+            _write_images(temporary / "images.zip", examples.store, arrays["image"].tolist())
+        elif isinstance(data, np.ndarray):
+            np.save(temporary / "features.npy", data)
+        else:
+            shutil.copyfile(data, temporary / "features.npy")
+        np.savez(temporary / "labels.npz", **arrays)
+    return open_data(folder)
+
+
+def _split(
+    rows: int, stated: list[str] | None, test_share: float, validation_share: float, seed: int
+) -> tuple[Int64, Int64, Int64]:
+    """Row numbers of train, validation and test: as stated, and what is not stated at random."""
+    splits = np.array(stated or ["train"] * rows)
+    train, validation, test = (np.flatnonzero(splits == part) for part in PARTS)
+    if not len(test):
+        others, test = split(rows, validation_share=test_share, seed=seed)
+        train, validation = np.intersect1d(train, others), np.intersect1d(validation, others)
+    if not len(validation):
+        kept, held_out = split(len(train), validation_share=validation_share, seed=seed)
+        train, validation = train[kept], train[held_out]
+    for part, members in zip(PARTS, (train, validation, test), strict=True):
+        if not len(members):
+            raise InputError(f"none of the {rows} rows is for {part}: change the shares, or use more rows.")
+    return train, validation, test
+
+
+def _label_arrays(truth: Labels, parts: tuple[Int64, Int64, Int64], seed: int) -> dict[str, Any]:
+    """The content of `labels.npz`, with single positives of the training and validation rows."""
+    assert truth.ids is not None
+    rows = np.sort(np.concatenate(parts[:2]))
+    observed = np.full(len(truth), -1, np.int32)
+    observed[rows] = simulate(truth.subset(rows), seed=seed).single()
+    return {
+        "image": truth.ids,
+        "classes": np.array(truth.classes),
+        "labels": (truth.dense() > 0).astype(np.uint8),
+        "observed": observed,
+        **dict(zip(PARTS, parts, strict=True)),
+    }
+
+
+def _write_images(path: Path, store: ImageStore, names: list[str]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:  # images do not compress
+        for row, name in enumerate(names):
+            content, suffix = store.content(row)
+            archive.writestr(name if name.lower().endswith(SUFFIXES) else f"{name}{suffix}", content)
 
 
 def _read_labels(folder: Path) -> _PackLabels:

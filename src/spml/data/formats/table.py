@@ -93,7 +93,7 @@ def from_table(
     cells_are = LabelCells(label_column, class_columns, zeros, separator)
     used = [*roles.values(), *(feature_columns or ())]
     labels = read_labels(file, table, roles.get("label"), cells_are, used, binary=bool(image or feature_columns))
-    splits = _splits(file, split, texts(table[split])) if split else ["train"] * table.num_rows
+    splits = read_splits(file, split, texts(table[split])) if split else ["train"] * table.num_rows
     notes = labels.notes
     root = Path(image_root) if image_root is not None else file.parent
     names = texts(table[ids]) if ids else None
@@ -105,9 +105,9 @@ def from_table(
         sources, paths = image_sources(file, image, root)
         store, inputs, names = ImageStore(sources, size, **options), f"images from {image!r}", names or paths
     else:
-        names, groups = _same_images(file, image, texts(table[image]))
+        names, groups = same_images(file, image, texts(table[image]))
         skipping = options.get("on_bad_image") == "skip"
-        store = ImageStore(_image_files(file, root, names, groups, skipping), size, **options)
+        store = ImageStore(image_files(file, root, names, groups, skipping), size, **options)
         inputs, ids = f"images from {image!r}", None
         labels = labels.merged(file, names, groups)
         splits = [_one_split(file, name, group, splits) for name, group in zip(names, groups, strict=True)]
@@ -227,7 +227,8 @@ def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
     return with_file_name(path, lambda: Labels.from_any(values, classes or names, ids=range(len(values))))
 
 
-def _splits(path: Path, column: str, cells: list[str]) -> list[str]:
+def read_splits(path: Path, column: str, cells: list[str]) -> list[str]:
+    """The cells of a split column as train, validation or test."""
     unknown = [row for row, cell in enumerate(cells) if cell.casefold() not in SPLITS]
     if unknown:
         where, what = columns.place(unknown[0]), cells[unknown[0]]
@@ -235,7 +236,7 @@ def _splits(path: Path, column: str, cells: list[str]) -> list[str]:
     return [SPLITS[cell.casefold()] for cell in cells]
 
 
-def _same_images(path: Path, column: str, cells: list[str]) -> tuple[list[str], list[list[int]]]:
+def same_images(path: Path, column: str, cells: list[str]) -> tuple[list[str], list[list[int]]]:
     """The distinct images in the order of their first row, and the rows of each."""
     groups: dict[str, list[int]] = {}
     for row, cell in enumerate(cells):
@@ -245,7 +246,7 @@ def _same_images(path: Path, column: str, cells: list[str]) -> tuple[list[str], 
     return list(groups), list(groups.values())
 
 
-def _image_files(path: Path, root: Path, names: list[str], groups: list[list[int]], skipping: bool) -> list[Path]:
+def image_files(path: Path, root: Path, names: list[str], groups: list[list[int]], skipping: bool) -> list[Path]:
     """The image files. If bad images are skipped, so are missing ones, unless all are missing."""
     files = [root / name for name in names]
     missing = [place for place, file in enumerate(files) if not file.is_file()]

@@ -22,6 +22,7 @@ MAX_PIXELS = 2**27
 
 # Only these: some of Pillow's other readers start programs (EPS) or fetch what a file refers to.
 _FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
+_SUFFIX = {"JPEG": ".jpg", "TIFF": ".tif"}
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -112,6 +113,16 @@ def decode_image(source: FilePath | bytes | Image.Image, size: int, policy: Poli
     except Exception as error:  # on broken bytes Pillow raises OSError, SyntaxError, struct.error and others
         why = getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
         raise UnreadableImage(f"the image cannot be read ({why})") from error
+
+
+def image_suffix(content: bytes) -> str:
+    """The usual suffix of an image file, by its header; raises `UnreadableImage`."""
+    try:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            kind = str(image.format)
+    except Exception as error:  # as in `decode_image`
+        raise UnreadableImage(f"this is no image of a known format ({', '.join(_FORMATS)})") from error
+    return _SUFFIX.get(kind, f".{kind.lower()}")
 
 
 def _square(image: Image.Image, size: int, policy: Policy) -> UInt8:

@@ -63,8 +63,11 @@ class ImageSources:
         found = self.read(row, limit=2**40)
         if isinstance(found, bytes):
             return found
-        with open(found, "rb") as file:
-            return file.read()
+        try:
+            with open(found, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise UnreadableImage(f"the image cannot be read ({error.strerror})") from error
 
     def fingerprint(self) -> str:
         """A digest of sizes, and of checksums where zip files have them: the same for copies in another folder."""

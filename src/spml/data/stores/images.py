@@ -24,6 +24,7 @@ from spml.data.stores.decode import (
     UnreadableImage,
     check_size_and_policy,
     decode_image,
+    image_suffix,
 )
 from spml.data.stores.free_memory import free_memory
 from spml.data.stores.image_cache import Unusable, load_or_decode
@@ -181,9 +182,14 @@ class ImageStore:
         """The path of a row's image; "archive.zip/member" inside of a zip file, "table.parquet, row 1" in a table."""
         return self._sources.name(row)
 
-    def content(self, row: int) -> bytes:
-        """The encoded image of a row, as it is stored."""
-        return self._readable(row, self._sources.content)
+    def content(self, row: int) -> tuple[bytes, str]:
+        """The encoded image of a row as it is stored, and the suffix of its format."""
+
+        def read(row: int) -> tuple[bytes, str]:
+            content = self._sources.content(row)
+            return content, image_suffix(content)
+
+        return self._readable(row, read)
 
     def fingerprint(self) -> str:
         """A digest of the images: sizes of files, sizes and checksums of zip members, bytes of arrays.
