@@ -1,5 +1,6 @@
-"""What a stranger meets first: the import, the command, the names."""
+"""The package as a user meets it first: import, `spml --help`, public names."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ def python(code):
     return done.stdout.strip()
 
 
-def test_import_is_quick_and_light():
+def test_import_is_fast_and_light():
     code = """
 import sys, time, torch
 start = time.process_time()
@@ -31,26 +32,62 @@ print(took, *heavy)
     assert float(took) < 0.3
 
 
-def test_help_does_not_wait_for_torch():
+def test_help_does_not_import_torch():
     code = "import sys; import spml.cli; print('torch' in sys.modules)"
     assert python(code) == "False"
 
 
-def test_help_is_quick():
-    """Half a second of processor time, of which a busy machine takes no more than the best of several tries shows."""
+def test_help_is_fast():
+    """At most half a second of processor time; the best of three attempts, as other processes only add to it."""
     code = "import sys, time; sys.argv = ['spml', '--help']\nfrom spml.cli import app\n"
     code += "try: app()\nexcept SystemExit: pass\nprint(time.process_time(), file=sys.stderr)"
-    tries = []
+    attempts = []
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
         assert "quickstart" in done.stdout
-        tries.append(float(done.stderr.split()[-1]))
-    assert min(tries) < 0.5
+        attempts.append(float(done.stderr.split()[-1]))
+    assert min(attempts) < 0.5
 
 
-def test_every_public_name_is_there():
+def test_importing_spml_alone_imports_no_dependency():
+    code = "import sys, spml; print(*sorted({'torch', 'numpy', 'onnx', 'huggingface_hub', 'rich'} & set(sys.modules)))"
+    assert python(code) == ""
+
+
+def test_public_names_exist():
     for name in spml.__all__:
         assert getattr(spml, name) is not None
     assert set(spml.__all__) <= set(dir(spml))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         spml.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", [name for name in spml.__all__ if name not in ("InputError", "train")])
+def test_public_names_are_documented_with_an_example(name):
+    """The examples run as doctests."""
+    assert ">>> " in inspect.getdoc(getattr(spml, name))
+
+
+@pytest.mark.parametrize("first", ["import spml.train.settings", "import spml", "from spml import train"])
+def test_train_is_a_package_and_a_function(first):
+    code = f"""
+{first}
+import spml
+import spml.train.settings as settings
+assert settings.TrainSettings is spml.train.settings.TrainSettings
+try:
+    spml.train("nowhere", out="run", device="cpu")
+except spml.InputError as error:
+    print(error)
+"""
+    assert "nowhere" in python(code)
+
+
+def test_train_has_the_options_of_the_command():
+    """Options of the data format are passed on to `open_data`."""
+    from spml.cli.train import command
+
+    names = set(inspect.signature(command).parameters)
+    of_data = {"kind", "image_column", "label_column", "image_root", "labels", "on_bad_image"}
+    expected = (names - of_data - {"setting", "imports"}) | {"settings", "progress", "options"}
+    assert set(inspect.signature(spml.api.train).parameters) == expected
