@@ -189,6 +189,8 @@ def test_onnx_file_computes_calibrated_probabilities(tables, on_images, on_featu
     x = torch.from_numpy(np.load(tables / "x.npy"))
     for run, inputs, name in ((on_images, pixels.contiguous(), "images"), (on_features, x, "features")):
         run.export(tmp_path / f"{name}.onnx")
+        with pytest.raises(spml.InputError, match="already exists"):
+            run.export(tmp_path / f"{name}.onnx")
         session = onnxruntime.InferenceSession(tmp_path / f"{name}.onnx")
         for rows in (1, 7, len(inputs)):
             (result,) = session.run(None, {name: inputs[:rows].numpy()})

@@ -21,7 +21,7 @@ from spml.recover import Recovered
 from spml.recover import recover as recover_labels
 from spml.recover.labelled import read_labelled
 from spml.runs.folder import RunFolder, check_output_path, open_run
-from spml.runs.outputs import check_overwrite
+from spml.runs.outputs import RUN_FILES, check_overwrite, check_results_folder
 from spml.train.job import TrainJob, train_job
 
 FilePath = str | PathLike[str]
@@ -120,6 +120,7 @@ def train(
         device=device,
         track=track,
     )
+    check_results_folder(Path(out), "run.json", RUN_FILES)
     report: Callable[[str], None] = print if progress and os.environ.get("RANK", "0") == "0" else lambda text: None
     train_job(job, Path(out), say=report, progress=progress)
     return load(out, device=device)

@@ -189,6 +189,21 @@ def register(cls: type[Method]) -> type[Method]:
         If the class lacks a name, a paper, a summary, or an objective.
     InputError
         If another module has registered a method of the same name.
+
+    Examples
+    --------
+    >>> import spml
+    >>> @spml.register
+    ... class SquaredError(spml.methods.Method):
+    ...     name = "squared-error"
+    ...     paper = "an example"
+    ...     summary = "Squared error, with unknown labels as negatives."
+    ...
+    ...     def objective(self, logits, labels, rows, clock):
+    ...         return (logits.sigmoid() - (labels > 0).float()).square().mean((-2, -1))
+    >>> spml.method("squared-error").summary
+    'Squared error, with unknown labels as negatives.'
+    >>> del spml.methods.METHODS.data["squared-error"]  # so that this example leaves no trace
     """
     check_class(cls)
     existing = METHODS.data.get(cls.name)

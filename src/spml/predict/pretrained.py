@@ -127,67 +127,31 @@ def _read_decision(record: dict[str, Any]) -> Decision:
 
 
 def _model_card(config: dict[str, Any]) -> str:
-    training, model = config["training"], config["model"]
-    images = "image_size" in model
-    classes = config["classes"]
-    listed = ", ".join(_code(name) for name in classes[:100]) + (", …" if len(classes) > 100 else "")
-    settings = ", ".join(f"{name} = {value}" for name, value in training["settings"].items())
-    train = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in training["train"].items())
-    rows = ", ".join(f"{count} {part}" for part, count in training["rows"].items())
-    network = (
-        f"{_code(model['backbone'])} with a {model['head']} head, {model['image_size']}×{model['image_size']} pixels"
-        if images
-        else f"a linear classifier on {model['features']} features"
+    training, model, classes = config["training"], config["model"], config["classes"]
+    size, (validation, test) = model.get("image_size"), (training["validation_score"], training["test_map"])
+    settings = [f"{name} = {value}" for name, value in training["settings"].items()]
+    return (
+        Path(__file__)
+        .with_name("model_card.md")
+        .read_text(encoding="utf-8")
+        .format(
+            task="image-classification" if size else "tabular-classification",
+            version=config["spml_version"],
+            data=_code(training["data"]),
+            example='run.predict("photo.jpg")' if size else "run.predict(rows)",
+            rows=", ".join(f"{count} {part}" for part, count in training["rows"].items()),
+            count=len(classes),
+            classes=", ".join(map(_code, classes[:100])) + (", …" if len(classes) > 100 else ""),
+            method=_code(training["method"]) + (f" ({', '.join(settings)})" if settings else ""),
+            network=f"{_code(model['backbone'])} with a {model['head']} head, {size}×{size} pixels"
+            if size
+            else f"a linear classifier on {model['features']} features",
+            train=", ".join(f"{name.replace('_', ' ')} {value}" for name, value in training["train"].items()),
+            epoch=training["best_epoch"],
+            validation="no validation rows" if validation is None else f"{validation:.4f}",
+            test="not evaluated on fully labelled data" if test is None else f"{test:.4f}",
+        )
     )
-    scores = [
-        f"- Validation mAP on observed labels (unknown labels count as absent): {training['validation_score']:.4f}."
-        if training["validation_score"] is not None
-        else "- No validation rows.",
-        f"- Test mAP on full labels: {training['test_map']:.4f}."
-        if training["test_map"] is not None
-        else "- Not evaluated on fully labelled data.",
-    ]
-    example = 'run.predict("photo.jpg")' if images else "run.predict(rows)"
-    return f"""---
-library_name: spml
-pipeline_tag: {"image-classification" if images else "tabular-classification"}
-tags:
-- multi-label-classification
-- single-positive-multi-label
----
-
-# Multi-label classifier for {_code(training["data"])}
-
-A multi-label classifier trained from single positive labels with spml {config["spml_version"]}.
-
-## How to use
-
-```python
-import spml  # pip install spml
-
-run = spml.load("path/to/this/folder")
-{example}  # probabilities, one column per class in run.classes
-```
-
-## Training
-
-- Data: {_code(training["data"])} (rows: {rows}).
-- Classes ({len(classes)}): {listed}.
-- Method: `{training["method"]}`{f" ({settings})" if settings else ""}.
-- Network: {network}.
-- Settings: {train}; best epoch {training["best_epoch"]}.
-
-## Scores
-
-{chr(10).join(scores)}
-
-## Limits
-
-- Most training rows had one observed label; all other labels were unknown during training.
-- Calibration assumes that the annotator picks uniformly among the labels that are present. Where this is wrong,
-  confidences of the affected classes are too high or too low.
-- Classes that were rarely observed are predicted less reliably. Check results on your own data before relying on them.
-"""
 
 
 def _code(text: str) -> str:
