@@ -1,16 +1,19 @@
-"""Training steps: with and without acceleration, and every method compared with AN.
+"""Training steps: accelerated against eager, and every method against AN.
 
-    python benchmarks/steps.py --record                    # the eager loop and ours, at batch sizes 16 and 64
-    python benchmarks/steps.py --methods all --record      # every method compared with AN, per view
+    python benchmarks/steps.py --record                    # the eager loop and ours, at batch 16 and 64
+    python benchmarks/steps.py --parts --record            # the eager loop, then one part of spml.accel after another
+    python benchmarks/steps.py --methods all --record      # every method, for each view it needs, beside AN
     python benchmarks/steps.py --backbone small --image-size 32 --rows 96 --device cpu --steps 2 --methods an,em-apl
 
-A network with random weights trains in bfloat16 on random images on the device. `eager` is our loop without CUDA graphs
-and without our kernels. The variants take turns in one process; medians of the turns are compared.
+A network with random weights trains on random images in the device's memory, in bfloat16. `eager` is our loop without
+`spml.accel`. Sides take turns in one process; the median over the rounds is reported.
 
-The time of a method includes its work after an epoch, with the predictions of all training rows if it needs them,
-divided by the steps of an epoch. The clock is set to epoch 6 of 10, where every method does all its work: LAC is in its
-second stage, and APL assigns pseudo-labels. A method with a head of its own is compared with AN on that head.
+A method's time includes its work after an epoch, mainly predictions for all training rows, divided by the steps per
+epoch. The clock is in epoch 6 of 10, where every method is fully active: LAC is in its second stage, APL assigns
+pseudo-labels. A method with another head than the linear one is compared with AN on that head.
 """
+
+from __future__ import annotations
 
 import argparse
 import copy
@@ -34,6 +37,7 @@ from spml.data import ImageStore
 from spml.labels import Labels
 from spml.methods import METHODS, Clock, method
 from spml.models import Classifier, build_classifier
+from spml.train.accelerator import Accelerator, EagerAccelerator
 from spml.train.device import choose_device
 from spml.train.examples import Examples
 from spml.train.settings import TrainSettings
@@ -42,23 +46,24 @@ from spml.train.trainer import Trainer
 SEED = 0
 EPOCH, EPOCHS = 6, 10
 K = 1.5
-WARM_UP = 6  # three eager steps, one that is captured, and two more
-HEADS = ("linear", "cam", "label-wise")  # in this order, so that AN on one head is freed before the next
+WARM_UP = 6  # three eager steps, one that is recorded, and two more
+HEADS = ("linear", "cam", "label-wise")  # one after another, so that only one AN baseline is in memory
+PARTS = ("graph", "prefetch", "norm", "convolutions", "bf16_weights")  # in the order in which they are added
 GOALS = {"eager": 2.5, "large batch": 0.75, "an": 1.5}
 
 
 @dataclass(frozen=True)
 class Task:
-    """Random images on the device, and the parts of a run on them."""
+    """Random images on the device, and everything else a training needs."""
 
     store: ImageStore
     observed: np.ndarray
-    truth: np.ndarray  # (N, L), +1/-1; the observed positive and sometimes another
+    truth: np.ndarray  # (N, L) signed; the observed positive and sometimes another
     backbone: str
     device: torch.device
 
     @classmethod
-    def draw(cls, rows: int, classes: int, size: int, backbone: str, device: torch.device) -> "Task":
+    def draw(cls, rows: int, classes: int, size: int, backbone: str, device: torch.device) -> Task:
         draw = np.random.default_rng(SEED)
         store = ImageStore.from_array(draw.integers(0, 256, (rows, 3, size, size), dtype=np.uint8))
         if not store.to_device(device):
@@ -71,7 +76,7 @@ class Task:
         return cls(store, observed, np.where(present, 1, -1).astype(np.int8), backbone, device)
 
     def labels(self, need: str) -> Labels:
-        """Labels for a method; `need` is its `Needs.labels`."""
+        """The labels for a method with this `Needs.labels`."""
         names = [f"class {column}" for column in range(self.truth.shape[1])]
         if need == "positives":
             return Labels.from_indices(self.observed, names)
@@ -86,35 +91,34 @@ class Task:
         size, classes = self.store.size, self.truth.shape[1]
         return build_classifier(self.backbone, classes, head, pretrained=False, image_size=size, **settings)
 
-    def run(self, name: str, network: Classifier, batch_size: int, **settings: Any) -> Trainer:
-        """A run of the method on a copy of the network, before its first step."""
-        made = method(name)
-        training = Examples(self.store, np.arange(len(self.store)), self.labels(made.needs.labels))
-        train = TrainSettings(epochs=EPOCHS, batch_size=batch_size, precision="bf16", seed=SEED, **settings)
+    def trainer(
+        self, name: str, network: Classifier, batch_size: int, accelerator: Accelerator | None = None
+    ) -> Trainer:
+        """A trainer with a copy of the network, before its first step."""
+        chosen = method(name)
+        training = Examples(self.store, np.arange(len(self.store)), self.labels(chosen.needs.labels))
+        settings = TrainSettings(epochs=EPOCHS, batch_size=batch_size, precision="bf16", seed=SEED)
         nowhere = Path(os.devnull)  # single steps write no files
-        return Trainer(
-            nowhere, copy.deepcopy(network), made, training, None, train, k=K, device=str(self.device), progress=False
-        )
+        options: dict[str, Any] = {"k": K, "device": str(self.device), "progress": False, "accelerator": accelerator}
+        return Trainer(nowhere, copy.deepcopy(network), chosen, training, None, settings, **options)
 
 
 def now(device: torch.device) -> float:
-    """The time, after the device has finished its work."""
+    """The time, once the device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def turn(run: Trainer, steps: int, epoch: int = EPOCH) -> float:
-    """Seconds per step, over this many full batches of the loop."""
-    size, order = run.settings.batch_size, run._order(epoch)
-    full, total = len(order) // size, EPOCHS * run.batches
+    """Seconds per step, over this many full batches."""
+    size, order, state = run.settings.batch_size, run.batch_maker.order(epoch), run.state
+    full = len(order) // size
     started = now(run.device)
     for _ in range(steps):
-        first = run.step % full * size
-        following = (run.step + 1) % full * size
-        run._coming = order[following : following + size]
-        run._train_step(order[first : first + size], Clock(epoch, EPOCHS, run.step, total))
-        run.step += 1
+        positions, following = (order[number % full * size :][:size] for number in (state.step, state.step + 1))
+        run.step_runner.run(positions, Clock(epoch, EPOCHS, state.step, run.steps), following, last=False)
+        state.step += 1
     return (now(run.device) - started) / steps
 
 
@@ -124,16 +128,17 @@ def in_turns(runs: Sequence[Trainer], steps: int, rounds: int) -> list[float]:
         turn(run, WARM_UP)
     found = [[turn(run, steps) for run in runs] for _ in range(rounds)]
     for run in runs:
-        if not math.isfinite(float(run.loss_sum)):
-            raise RuntimeError(f"{run.method.name}: the loss is {float(run.loss_sum)}, so these were no usual steps")
+        loss = float(run.state.loss_sum)
+        if not math.isfinite(loss):
+            raise RuntimeError(f"{run.method.name}: the loss is {loss}, so these were not usual steps")
     return [statistics.median(times) for times in zip(*found, strict=True)]
 
 
 def epoch_end(run: Trainer) -> float:
-    """Seconds of the method's work after an epoch, with the predictions of all training rows if it needs them."""
+    """Seconds of the method's work after an epoch, including predictions for all training rows if it needs them."""
     if not run.method.needs.epoch_predictions:
         return 0.0
-    clock, times = Clock(EPOCH, EPOCHS, run.step, EPOCHS * run.batches), []
+    clock, times = Clock(EPOCH, EPOCHS, run.state.step, run.steps), []
     for _ in range(3):
         started = now(run.device)
         run.method.end_epoch(run.predict(run.training), clock)
@@ -142,31 +147,31 @@ def epoch_end(run: Trainer) -> float:
 
 
 def is_recorded(run: Trainer) -> bool:
-    return run._graph is not None and run._graph.graph is not None
+    graph = getattr(run.accelerator, "graph", None)  # the eager accelerator has none
+    return graph is not None and graph.graph is not None
 
 
 def release(device: torch.device) -> None:
-    """Free the memory of finished runs, which have a reference cycle with their CUDA graph."""
+    """Free the memory of dropped runs: a run and its recording refer to each other until they are collected."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def compare_batches(task: Task, batch: int, steps: int, rounds: int, table: Path | None) -> None:
-    """Compare the eager loop and ours, at one batch size and at four times that size."""
+    """The eager loop and ours, at a batch and at one four times as large."""
     network, large = task.network("linear"), 4 * batch
-    eager = {"graphs": False, "kernels": False}
     runs = {
-        (side, size): task.run("an", network, size, **(eager if side == "eager" else {}))
+        (side, size): task.trainer("an", network, size, EagerAccelerator() if side == "eager" else None)
         for size in (batch, large)
         for side in ("eager", "ours")
     }
     seconds = dict(zip(runs, in_turns(list(runs.values()), steps, rounds), strict=True))
     rates = {(side, size): size / took for (side, size), took in seconds.items()}
-    print(f"{'side':8}{'batch':>6}{'recorded':>10}{'ms/step':>11}{'images/s':>10}")
+    print(f"{'side':8}{'batch':>6}{'recorded':>10}{'ms per step':>13}{'images/s':>10}")
     for (side, size), run in runs.items():
         recorded = "yes" if is_recorded(run) else "no"
-        print(f"{side:8}{size:6}{recorded:>10}{1e3 * seconds[side, size]:11.2f}{rates[side, size]:10,.0f}")
+        print(f"{side:8}{size:6}{recorded:>10}{1e3 * seconds[side, size]:13.2f}{rates[side, size]:10,.0f}")
     ratio, share = rates["ours", batch] / rates["eager", batch], rates["ours", batch] / rates["ours", large]
     print(
         f"ours at batch {batch}: {ratio:.2f} times the eager loop (goal {GOALS['eager']}), "
@@ -175,7 +180,7 @@ def compare_batches(task: Task, batch: int, steps: int, rounds: int, table: Path
     recording = 0.0
     if is_recorded(runs["ours", batch]):
         recording = max(0.0, turn(runs["ours", batch], 1, EPOCH + 1) - seconds["ours", batch])
-        print(f"capturing the step, once per epoch: {1e3 * recording:.0f} ms")
+        print(f"recording the step, once per epoch: {1e3 * recording:.0f} ms")
     if table is not None:
         for size in (batch, large):
             extra = {f"{side}_images_per_second": f"{rates[side, size]:.0f}" for side in ("ours", "eager")}
@@ -186,8 +191,28 @@ def compare_batches(task: Task, batch: int, steps: int, rounds: int, table: Path
             )
 
 
+def compare_parts(task: Task, batch: int, steps: int, rounds: int, table: Path | None) -> None:
+    """The eager loop, then with one part of `spml.accel` after another."""
+    from spml.accel import GpuAccelerator, Parts
+
+    network = task.network("linear")
+    runs = {"eager": task.trainer("an", network, batch, EagerAccelerator())}
+    for count, added in enumerate(PARTS, 1):
+        parts = Parts(**{part: part in PARTS[:count] for part in PARTS})
+        name = added if count == 1 else f"+ {added}"
+        runs[name] = task.trainer("an", network, batch, GpuAccelerator(task.device, parts))
+    seconds = in_turns(list(runs.values()), steps, rounds)
+    print(f"{'parts':16}{'ms per step':>13}{'gain':>8}")
+    before = seconds[0]
+    for name, took in zip(runs, seconds, strict=True):
+        print(f"{name:16}{1e3 * took:13.2f}{1 - took / before:8.1%}")
+        before = took
+        if table is not None:
+            keep(table, f"step {name.replace('+ ', 'with ')}", took, seconds[0], "eager loop", task, batch=batch)
+
+
 def compare_methods(task: Task, names: list[str], batch: int, steps: int, rounds: int, table: Path | None) -> None:
-    """Compare each method with AN on the same head, taking turns."""
+    """Each method beside AN on the same head, taking turns."""
     print(
         f"{'method':17}{'head':>11}{'views':>6}{'recorded':>9}{'ms/step':>10}{'after epoch':>12}{'ms/view':>10}"
         f"{'AN ms':>8}{'times AN':>9}",
@@ -199,20 +224,20 @@ def compare_methods(task: Task, names: list[str], batch: int, steps: int, rounds
         if not own:
             continue
         network = task.network(head)
-        baseline = task.run("an", network, batch)
+        baseline = task.trainer("an", network, batch)
         for name in own:
             try:
                 times = compare_with(baseline, task, name, network, batch, steps, rounds, table)
                 if times > GOALS["an"]:
                     over.append(f"{name} {times:.2f}")
-            except Exception:  # continue with the other methods
+            except Exception:  # measure the other methods all the same
                 traceback.print_exc()
                 failed.append(name)
             release(task.device)
         del baseline, network
         release(task.device)
     within = len(names) - len(over) - len(failed)
-    print(f"{within} of {len(names)} methods within {GOALS['an']} times AN a view", end="")
+    print(f"{within} of {len(names)} methods within {GOALS['an']} times AN per view", end="")
     print(f"; over it: {', '.join(over)}" if over else "")
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
@@ -230,22 +255,22 @@ def compare_with(
 ) -> float:
     """Measure, print and record one method; returns its time per view divided by AN's."""
     head, settings = METHODS[name].needs.head, METHODS[name].head_settings
-    run = task.run(name, task.network(head, **settings) if settings else network, batch)
+    run = task.trainer(name, task.network(head, **settings) if settings else network, batch)
     views = len(run.method.views)
     an, step = in_turns([baseline, run], steps, rounds)
     after = epoch_end(run) / run.batches
-    a_view = (step + after) / views
+    per_view = (step + after) / views
     recorded = "yes" if is_recorded(run) else "no"
     print(
-        f"{name:17}{head:>11}{views:6}{recorded:>9}{1e3 * step:10.2f}{1e3 * after:12.2f}{1e3 * a_view:10.2f}"
-        f"{1e3 * an:8.2f}{a_view / an:9.2f}",
+        f"{name:17}{head:>11}{views:6}{recorded:>9}{1e3 * step:10.2f}{1e3 * after:12.2f}{1e3 * per_view:10.2f}"
+        f"{1e3 * an:8.2f}{per_view / an:9.2f}",
         flush=True,
     )
     if table is not None:
-        extra = {"times_an": f"{a_view / an:.2f}", "views": views, "head": head, "recorded": recorded}
-        seconds = {"step_seconds": f"{step:.6g}", "after_epoch_seconds_a_step": f"{after:.4g}"}
-        keep(table, f"step {name}", a_view, an, "an, a view", task, batch=batch, **extra, **seconds)
-    return a_view / an
+        extra = {"times_an": f"{per_view / an:.2f}", "views": views, "head": head, "recorded": recorded}
+        seconds = {"step_seconds": f"{step:.6g}", "after_epoch_seconds_per_step": f"{after:.4g}"}
+        keep(table, f"step {name}", per_view, an, "an, per view", task, batch=batch, **extra, **seconds)
+    return per_view / an
 
 
 def keep(table: Path, what: str, ours: float, theirs: float, whose: str, task: Task, **extra: object) -> None:
@@ -255,14 +280,15 @@ def keep(table: Path, what: str, ours: float, theirs: float, whose: str, task: T
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--methods", help="all, or names separated by commas, to compare with AN")
+    parser.add_argument("--methods", help="all, or names separated by commas: compare these with AN")
+    parser.add_argument("--parts", action="store_true", help="add one part of spml.accel after another; needs a GPU")
     parser.add_argument("--backbone", default="lite2")
     parser.add_argument("--image-size", type=int, default=320)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rows", type=int, default=4574, help="training rows, as in VOC 2012")
     parser.add_argument("--classes", type=int, default=20)
     parser.add_argument("--steps", type=int, default=12, help="timed steps per turn")
-    parser.add_argument("--rounds", type=int, help="turns of each variant (default: 3 for methods, otherwise 10)")
+    parser.add_argument("--rounds", type=int, help="turns per side; default 3 for methods, else 10")
     parser.add_argument("--device", default="auto")
     parser.add_argument(
         "--record", type=Path, nargs="?", const=SPEED, metavar="FILE", help="append to results/speed.csv, or to FILE"
@@ -271,10 +297,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = [] if options.methods is None else options.methods.split(",")
     names = list(METHODS) if names == ["all"] else names
     for name in names:
-        method(name)  # raises an error that lists the methods
+        method(name)  # raises an error that lists the names
     if options.rows < 4 * options.batch_size:
         parser.error(f"--rows {options.rows} must be at least four batches of --batch-size {options.batch_size}")
     began, device = time.perf_counter(), choose_device(options.device)
+    if options.parts and device.type != "cuda":
+        parser.error("--parts needs a GPU")
     task = Task.draw(options.rows, options.classes, options.image_size, options.backbone, device)
     rounds = options.rounds or (3 if names else 10)
     print(
@@ -282,11 +310,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{hardware(str(device))}, torch {torch.__version__}; medians of {rounds} turns of {options.steps} steps",
         flush=True,
     )
-    if names:
+    if options.parts:
+        compare_parts(task, options.batch_size, options.steps, rounds, options.record)
+    elif names:
         compare_methods(task, names, options.batch_size, options.steps, rounds, options.record)
     else:
         compare_batches(task, options.batch_size, options.steps, rounds, options.record)
-    print(f"{time.perf_counter() - began:.0f} s in all", file=sys.stderr)
+    print(f"{time.perf_counter() - began:.0f} s in total", file=sys.stderr)
 
 
 if __name__ == "__main__":

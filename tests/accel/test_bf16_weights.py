@@ -1,12 +1,13 @@
-"""Weights in bfloat16 all at once: the numbers of autocast, for networks of every head."""
+"""Converting all weights to bfloat16 at once equals autocast, for every head."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from spml.accel.bf16_weights import HalfWeights
 from spml.models import build_classifier
 from spml.models.feature_classifier import FeatureClassifier
+
+Bf16Weights = pytest.importorskip("spml.accel.bf16_weights").Bf16Weights
 
 
 def gradients(network: nn.Module, forward, images: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -17,44 +18,44 @@ def gradients(network: nn.Module, forward, images: list[Tensor]) -> tuple[Tensor
 
 
 @pytest.mark.parametrize("head", ["linear", "cam", "label-wise"])
-def test_steps_are_those_of_autocast(head: str) -> None:
+def test_gradients_equal_autocast(head: str) -> None:
     settings = {"width": 32, "dropout": 0.0} if head == "label-wise" else {}
     torch.manual_seed(0)
     plain = build_classifier("small", 4, head, image_size=32, **settings)
     torch.manual_seed(0)
     copied = build_classifier("small", 4, head, image_size=32, **settings)
     images = [torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8) for _ in range(2)]
-    half = HalfWeights(copied)
-    assert half.names
+    weights = Bf16Weights(copied)
+    assert weights.names
     for network in (plain, copied):  # the copies must follow their weights
-        for weight in network.parameters():
-            weight.data.add_(0.01)
-    half.refresh()
+        for parameter in network.parameters():
+            parameter.data.add_(0.01)
+    weights.refresh()
     one, of_one = gradients(plain, plain, images)
-    other, of_other = gradients(copied, half, images)
-    half.hand_over_gradients()
+    other, of_other = gradients(copied, weights, images)
+    weights.hand_over_gradients()
     of_other = [p.grad for p in copied.parameters() if p.grad is not None]
     assert one == other
     assert len(of_one) == len(of_other)
     for a, b in zip(of_one, of_other, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-6)
-    assert all(copy.grad is None for copy in half.half)
+    assert all(copy.grad is None for copy in weights.copies)
 
 
-def test_gradients_that_are_there_are_kept() -> None:
+def test_existing_gradients_are_kept() -> None:
     network = build_classifier("small", 4, image_size=32)
-    half = HalfWeights(network)
-    half.full[0].grad = torch.ones_like(half.full[0])
-    half.half[0].grad = torch.full_like(half.half[0], 2.0)
-    half.hand_over_gradients()
-    assert (half.full[0].grad == 3).all()
+    weights = Bf16Weights(network)
+    weights.full[0].grad = torch.ones_like(weights.full[0])
+    weights.copies[0].grad = torch.full_like(weights.copies[0], 2.0)
+    weights.hand_over_gradients()
+    assert (weights.full[0].grad == 3).all()
 
 
-def test_a_network_without_convolutions_is_used_as_it_is() -> None:
+def test_network_without_convolutions() -> None:
     network, rows = FeatureClassifier(3, 2), torch.randn(5, 3)
-    half = HalfWeights(network)
-    half.refresh()
-    half(rows).logits.sum().backward()
-    half.hand_over_gradients()
-    torch.testing.assert_close(half(rows).logits, network(rows).logits)
+    weights = Bf16Weights(network)
+    weights.refresh()
+    weights(rows).logits.sum().backward()
+    weights.hand_over_gradients()
+    torch.testing.assert_close(weights(rows).logits, network(rows).logits)
     torch.testing.assert_close(network.linear.weight.grad, rows.sum(0).expand(2, 3))

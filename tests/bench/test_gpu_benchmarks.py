@@ -73,7 +73,7 @@ def test_methods_beside_an(monkeypatch, capsys, table):
         row, needs = found[f"step {name}"], METHODS[name].needs
         shown = [needs.head, str(len(needs.views)), "no"]
         assert printed[name][1:4] == [row["head"], row["views"], row["recorded"]] == shown
-        step, after = float(row["step_seconds"]), float(row["after_epoch_seconds_a_step"])
+        step, after = float(row["step_seconds"]), float(row["after_epoch_seconds_per_step"])
         assert (after > 0) == (name == "em-apl")
         assert float(row["ours_seconds"]) == pytest.approx((step + after) / len(needs.views), rel=1e-3)
         times = float(row["ours_seconds"]) / float(row["theirs_seconds"])
@@ -87,10 +87,13 @@ def test_methods_beside_an(monkeypatch, capsys, table):
 def test_a_turn_takes_the_steps_of_the_loop():
     """Steps move the network, on full batches of different rows, and the work after an epoch is the method's own."""
     task = steps.Task.draw(41, 5, 32, "small", torch.device("cpu"))
-    run = task.run("em-apl", task.network("linear"), 8)
+    run = task.trainer("em-apl", task.network("linear"), 8)
     seen = []
-    take = run._train_step
-    run._train_step = lambda rows, clock: (seen.append((rows, clock)), take(rows, clock))
+    take = run.step_runner.run
+    run.step_runner.run = lambda rows, clock, *more, **last: (
+        seen.append((rows, clock)),
+        take(rows, clock, *more, **last),
+    )
     before = [p.detach().clone() for p in run.classifier.parameters()]
     steps.turn(run, 5)
     assert all(not torch.equal(a, b) for a, b in zip(before, run.classifier.parameters(), strict=True))

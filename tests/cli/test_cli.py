@@ -221,7 +221,7 @@ def test_a_changed_method_is_reported_first(spml, matrix, tmp_path):
     assert spml(*matrix, tmp_path / "run", "--method", "role", "--k", 2)[0] == 0
     code, text = spml(*matrix, tmp_path / "run", "--method", "lasd", "--k", 1.5)
     assert code == 2
-    assert "begun with other settings: method.name was 'role', now 'lasd'; k was 2.0, now 1.5;" in text
+    assert "started with other settings: method.name was 'role', now 'lasd'; k was 2.0, now 1.5;" in text
     assert text.count("; and ") == 1
     assert "was None, now None" not in text
 
@@ -366,7 +366,7 @@ def test_changed_features_raise(spml, matrix, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((60, 5)).astype(np.float32))
     code, text = spml(*matrix, tmp_path / "run")
     assert code == 2
-    assert "begun with other settings: its rows or their files are others now." in text
+    assert "started with other settings: the rows or their files have changed." in text
 
 
 def test_renamed_photos_raise(spml, photos, tmp_path):
@@ -374,7 +374,7 @@ def test_renamed_photos_raise(spml, photos, tmp_path):
     command = ("train", tmp_path / "photos", "--out", tmp_path / "run", *OPTIONS[:-1], "0.001", "--device", "cpu")
     assert spml(*command)[0] == 0
     (tmp_path / "photos" / "red" / "3.png").rename(tmp_path / "photos" / "red" / "3b.png")
-    assert "its rows or their files are others now" in spml(*command)[1]
+    assert "the rows or their files have changed" in spml(*command)[1]
 
 
 def test_replaced_photos_raise(spml, photos, tmp_path):
@@ -386,7 +386,7 @@ def test_replaced_photos_raise(spml, photos, tmp_path):
     Image.new("RGB", (32, 32)).save(tmp_path / "photos" / "red" / "3.png")
     code, text = spml(*command)
     assert code == 2
-    assert "its rows or their files are others now" in text
+    assert "the rows or their files have changed" in text
 
 
 def test_a_run_without_steps_can_be_restarted_with_other_settings(spml, matrix, tmp_path):

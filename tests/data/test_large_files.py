@@ -361,14 +361,14 @@ def test_a_run_on_a_large_file_resumes_in_a_window(large: tuple[Path, np.ndarray
         interrupted = threading.Event()
         made = Trainer(folder, FeatureClassifier(8, CLASSES), method("an"), training, validation, settings,
                    device="cpu", progress=False, interrupted=interrupted)  # fmt: skip
-        move = made._train_step
+        move = made.step_runner.run
 
-        def counted(positions: np.ndarray, clock: Clock) -> None:
-            move(positions, clock)
+        def counted(positions: np.ndarray, clock: Clock, following: np.ndarray, last: bool) -> None:
+            move(positions, clock, following, last)
             if clock.step + 1 == stop:
                 interrupted.set()
 
-        made._train_step = counted  # type: ignore[method-assign]
+        made.step_runner.run = counted  # type: ignore[method-assign]
         return made
 
     run(tmp_path / "whole").fit()

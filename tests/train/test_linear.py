@@ -504,17 +504,6 @@ def test_a_parameter_that_takes_no_part_in_a_step_does_not_move(task: Task) -> N
 # On a GPU
 
 
-def test_a_clock_knows_what_was_read_of_it() -> None:
-    from spml.accel.graph import WatchedClock
-
-    clock = WatchedClock(Clock(2, 4, 10, 40))
-    assert clock.read == set()
-    assert clock.progress == 1 / 3
-    assert clock.read == {"epoch", "epochs"}
-    assert clock.step == 10
-    assert "step" in clock.read
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_trains_the_same_heads(task: Task, grid: dict[HeadSpec, HeadResult]) -> None:
     """All at once, so that the recorded step holds every method as a branch."""

@@ -258,6 +258,6 @@ def test_a_head_that_linear_init_trained_is_kept(tmp_path) -> None:
     before = classifier.head.linear.weight.detach().clone()
     examples = Examples(store, np.arange(48), labels)
     run = Trainer(tmp_path, classifier, method("auto"), examples, start={}, device="cpu", progress=False)
-    run._probe()
+    run._start_from_probes()
     assert torch.equal(run.classifier.head.linear.weight, before)
     assert run.method.memory.values.any()

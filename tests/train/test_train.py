@@ -237,7 +237,7 @@ def test_averaged_weights_follow_the_formula(tmp_path):
     start = run.classifier.layer.weight.detach().clone()
     run.fit()
     expected = 0.75 * start + 0.25 * run.classifier.layer.weight.detach()
-    assert torch.allclose(run.average.layer.weight, expected, atol=1e-6)
+    assert torch.allclose(run.state.average.layer.weight, expected, atol=1e-6)
 
 
 def test_head_rate_and_clip(tmp_path):

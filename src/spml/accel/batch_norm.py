@@ -1,9 +1,9 @@
 """Batch normalisation and its activation in four kernels instead of eight.
 
-At the papers' batch sizes half of a step on a GPU is batch normalisation: PyTorch's own kernels for bfloat16 images in
-channels-last order read slowly, and the activation reads and writes everything once more. Here the forward pass is one
-kernel for the statistics and one for normalising and clamping, the backward pass one for the two sums and one for the
-gradient. A ReLU's mask is computed again from the input instead of being kept. In evaluation the second kernel is all.
+At small batch sizes batch normalisation takes half of a step on a GPU: PyTorch's kernels for bfloat16 images in
+channels-last order read slowly, and the activation reads and writes everything again. Here the forward pass has one
+kernel for the statistics and one that normalises and clamps; the backward pass has one for two sums and one for the
+gradient. A ReLU's mask is recomputed from the input instead of stored. Evaluation needs only the second kernel.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -19,18 +19,18 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own way to run kernels without a GPU
-WARPS = 4  # that work on a tile
-ENTRIES = 2048  # of a tile: more would need so many registers that few programs run at a time
-SUMMED_ENTRIES, SUMMED_WIDTH = 4096, 32  # of a tile that is summed: adding up across warps takes as long as its width
-AT_A_TIME = 2  # programs that sum on a multiprocessor: the fewer there are, the sooner their sums are added
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's interpreter runs kernels without a GPU
+WARPS = 4  # per tile
+ENTRIES = 2048  # per tile: more would need so many registers that few programs run at a time
+SUMMED_ENTRIES, SUMMED_WIDTH = 4096, 32  # per summed tile: summing across warps takes time proportional to its width
+AT_A_TIME = 2  # summing programs per multiprocessor: the fewer, the sooner their sums are added
 
 
 @triton.jit
 def column_block(units, MULTIPLE: tl.constexpr, WIDTH: tl.constexpr, block):
-    """How many columns there are, those of this block, and which of them exist.
+    """The number of columns, the columns of this block, and a mask of those that exist.
 
-    A number times a constant: Triton sees that a row's start is aligned, and loads 16 bytes at a time.
+    The number is a multiple of a constant, so Triton knows that rows are aligned and loads 16 bytes at a time.
     """
     columns = units * MULTIPLE
     column = block * WIDTH + tl.arange(0, WIDTH)
@@ -39,14 +39,14 @@ def column_block(units, MULTIPLE: tl.constexpr, WIDTH: tl.constexpr, block):
 
 @triton.jit
 def _add_parts(partial, parts, column, columns, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """The sum over the parts of two numbers a column, in a fixed order."""
+    """The sum over the parts of two numbers per column, in a fixed order."""
     first = tl.zeros((HEIGHT, WIDTH), tl.float32)
     second = tl.zeros((HEIGHT, WIDTH), tl.float32)
     for start in range(0, parts, HEIGHT):
         part = start + tl.arange(0, HEIGHT)
         mask = (part < parts)[:, None] & (column < columns)[None, :]
         at = partial + part[:, None] * 2 * columns + column[None, :]
-        # written by other programs: from beyond this multiprocessor's own cache
+        # written by other programs: bypass this multiprocessor's cache
         first += tl.load(at, mask, 0.0, cache_modifier=".cg")
         second += tl.load(at + columns, mask, 0.0, cache_modifier=".cg")
     return tl.sum(first, 0), tl.sum(second, 0)
@@ -57,7 +57,7 @@ def _statistics(
     x, partial, arrived, mean_out, rstd_out, running_mean, running_var, momentum, eps, rows, units, parts, each,
     MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Mean and 1/σ of every column, and the running ones moved; x less the running mean is summed: that stays small."""
+    """Mean and 1/σ of every column; updates the running ones. Sums x − running mean, which stays small."""
     columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(0))
     shift = tl.load(running_mean + column, there, 0.0)
     first = tl.zeros((HEIGHT, WIDTH), tl.float32)
@@ -94,7 +94,7 @@ def _normalise(
     x, y, mean, spread, eps, weight, bias, low, high, rows, units,
     IS_VARIANCE: tl.constexpr, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """`spread` is 1/σ of every column, or its variance."""
+    """`spread` is 1/σ of every column, or the variance."""
     columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
     start = tl.program_id(0) * HEIGHT
     line = tl.arange(0, HEIGHT)
@@ -177,7 +177,7 @@ def _gradient(
 
 
 class Tiles(NamedTuple):
-    """How a (rows, columns) matrix is cut into tiles."""
+    """How a (rows, columns) matrix is divided into tiles."""
 
     rows: int
     units: int  # columns / multiple
@@ -195,7 +195,7 @@ class Tiles(NamedTuple):
         return {"MULTIPLE": self.multiple, "HEIGHT": self.height, "WIDTH": self.width, "num_warps": WARPS}
 
     def parts(self, device: torch.device) -> tuple[int, int]:
-        """For a sum over the rows: into how many parts, and how many rows there are in each."""
+        """For a sum over the rows: the number of parts and the rows per part."""
         tiles = triton.cdiv(self.rows, self.height)
         programs = AT_A_TIME * multiprocessors(device)
         each = triton.cdiv(tiles, min(tiles, max(1, programs // self.blocks))) * self.height
@@ -214,8 +214,8 @@ def summed_tiles_of(x: Tensor) -> Tiles:
 
 
 def channel_blocks(columns: int, widest: int = 128) -> tuple[int, int, int]:
-    """Of what the number of columns is a multiple, how wide a block of them is, and how many there are."""
-    # the widest that leaves at most an eighth of its columns without work
+    """A divisor of the number of columns, the width of a block of columns, and the number of blocks."""
+    # the widest block that wastes at most an eighth of its columns
     widths = (width for width in (128, 64) if width <= widest)
     width = next((w for w in widths if 8 * (triton.cdiv(columns, w) * w - columns) <= columns), 32)
     return 8 if columns % 8 == 0 else 1, width, triton.cdiv(columns, width)
@@ -227,7 +227,7 @@ def multiprocessors(device: torch.device) -> int:
 
 
 class _BatchNormAct(torch.autograd.Function):
-    """`arrived` (one number a block of columns) is 0 before and after: the last program to arrive adds up."""
+    """`arrived` (one number per block of columns) is 0 before and after: the last program to arrive adds the sums."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
@@ -270,7 +270,7 @@ class _BatchNormAct(torch.autograd.Function):
 
 
 def _evaluated(x: Tensor, norm: nn.BatchNorm2d, low: float, high: float) -> Tensor:
-    """By the running statistics, without gradient."""
+    """Normalise by the running statistics, without gradient."""
     tiles = tiles_of(x)
     y = torch.empty_like(x)
     _normalise[tiles.over_all](
@@ -281,10 +281,10 @@ def _evaluated(x: Tensor, norm: nn.BatchNorm2d, low: float, high: float) -> Tens
 
 
 def fuse(module: nn.Module) -> int:
-    """Let every batch normalisation of a network go by these kernels on a GPU; returns how many there are.
+    """Make every batch normalisation of a network use these kernels on a GPU, and return their number.
 
-    Weights keep their names. What the kernels cannot do (evaluation with a gradient, another order in memory, another
-    activation than none, ReLU and ReLU6) goes the way it went before.
+    Weights keep their names. What the kernels do not support (evaluation with a gradient, other memory formats,
+    activations other than none, ReLU and ReLU6) is computed as before.
     """
     fused = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d) and clamp_of(part) is not None]
     for part in fused:
@@ -295,7 +295,7 @@ def fuse(module: nn.Module) -> int:
 
 
 def clamp_of(part: nn.Module) -> tuple[float, float] | None:
-    """The bounds that a normalisation's own activation (timm's layers have one) clamps to; None for others."""
+    """The bounds to which a layer's activation (timm's layers include one) clamps; None for other activations."""
     if not isinstance(getattr(part, "drop", nn.Identity()), nn.Identity):
         return None
     bounds = {nn.Identity: (-math.inf, math.inf), nn.ReLU: (0.0, math.inf), nn.ReLU6: (0.0, 6.0)}
@@ -325,5 +325,5 @@ def _fused_class(plain: type[nn.BatchNorm2d]) -> type[nn.BatchNorm2d]:
         )
         return out
 
-    made: type[nn.BatchNorm2d] = type(f"Fused{plain.__name__}", (plain,), {"forward": forward})
-    return made
+    fused: type[nn.BatchNorm2d] = type(f"Fused{plain.__name__}", (plain,), {"forward": forward})
+    return fused

@@ -1,10 +1,10 @@
-"""Depthwise convolutions with any padding: kernels for those that step over pixels.
+"""Kernels for depthwise convolutions with a stride and any padding.
 
-Networks that came from TensorFlow pad on one side more than on the other where they halve an image. PyTorch's
-convolutions cannot, so the images are copied into larger ones first, and the gradient is cut out of a larger one:
-on their largest layers that takes longer than the convolution. These kernels look beyond the edge and find zeros.
+Networks from TensorFlow pad one side more than the other where they halve an image. PyTorch's convolutions cannot, so
+images are first copied into larger ones, and gradients are cropped from larger ones: on the largest layers that takes
+longer than the convolution. These kernels treat pixels outside of the image as zeros instead.
 
-All images are in channels-last order: (pixels, channels) matrices.
+All images are in channels-last order, that is (pixels, channels) matrices.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -19,14 +19,14 @@ from torch import Tensor
 
 from spml.accel.batch_norm import channel_blocks, column_block, multiprocessors
 
-ENTRIES = 2048  # of a tile
+ENTRIES = 2048  # per tile
 WARPS = 4
-PROGRAMS = 8  # on a multiprocessor, that sum weight gradients
+PROGRAMS = 8  # per multiprocessor, for weight gradients
 
 
 @triton.jit
 def _place(pixel, height, width):
-    """Image, row and column of a pixel, by its number."""
+    """Image, row and column of a pixel, from its number."""
     line = pixel // width
     return line // height, line % height, pixel % width
 
@@ -59,8 +59,8 @@ def _passed_on(
     dy, weight, dx, places, units, height, width, out_height, out_width, top, left,
     STRIDE: tl.constexpr, SIZE: tl.constexpr, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of x. Pixels whose row and column leave the same remainders by the stride are seen through the same
-    weights: a program has such pixels alone, and of the weights those only."""
+    """The gradient of x. Pixels whose row and column have the same remainders modulo the stride meet the same weights:
+    a program handles only such pixels, and reads only those weights."""
     columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
     row_rest, across_rest = tl.program_id(2) // STRIDE, tl.program_id(2) % STRIDE
     place = tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT)
@@ -109,7 +109,7 @@ def _weight_sums(
 
 
 class Stencil(NamedTuple):
-    """Which pixels a pixel of the result sees: `size`² of them, from (i·stride - top, j·stride - left) on."""
+    """The input pixels of output pixel (i, j): `size`² of them, from (i·stride - top, j·stride - left)."""
 
     size: int
     stride: int
@@ -120,7 +120,7 @@ class Stencil(NamedTuple):
 
 
 def _tile(columns: int) -> tuple[int, int, dict[str, int]]:
-    """Blocks of channels, pixels of a tile, and what a kernel must be told."""
+    """Blocks of channels, pixels per tile, and a kernel's options."""
     multiple, width, blocks = channel_blocks(columns)
     height = ENTRIES // width
     return blocks, height, {"MULTIPLE": multiple, "HEIGHT": height, "WIDTH": width, "num_warps": WARPS}
@@ -132,7 +132,7 @@ def _sizes(stencil: Stencil, images: torch.Size, multiple: int) -> tuple[int, ..
 
 
 def _by_tap(weight: Tensor) -> Tensor:
-    """(size², C): a weight of neighbouring channels lies side by side, as their pixels do."""
+    """(size², C): weights of neighbouring channels are adjacent, like their pixels."""
     return weight.flatten(1).t().contiguous()
 
 

@@ -1,8 +1,8 @@
 """A whole training step as one CUDA graph.
 
-At the papers' batch sizes a GPU waits for the host between its many small kernels. A step of fixed shape is recorded
-once and replayed for every batch, recorded anew every epoch if it may change with the epoch; batches of another size
-run as usual.
+At small batch sizes a GPU waits for the host between many small kernels. A step of fixed shape is recorded once and
+replayed for every batch. It is recorded again in every epoch if it may depend on the epoch. Batches of another size run
+eagerly.
 """
 
 import gc
@@ -19,29 +19,30 @@ from spml.methods import Batch, Clock, Geometry
 Step = Callable[[Batch, Clock], None]
 
 
-class Beside:
-    """A stream on which the next batch is made while the GPU is at this one: little work, and ahead of the step's."""
+class PrefetchStream:
+    """A stream with high priority that prepares the next batch while the GPU computes this one."""
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device, priority=-1)
-        self.taken = torch.cuda.Event()  # recorded when nothing more will read the batch before
+        self.batch_read = torch.cuda.Event()  # recorded when the previous batch has been read
 
-    def wait_for_it(self) -> None:
+    def wait(self) -> None:
+        """Make the current stream wait for the prepared batch."""
         torch.cuda.current_stream().wait_stream(self.stream)
 
     @contextmanager
-    def making(self) -> Iterator[None]:
-        """What is made takes the memory of the batch before: not earlier than that has been read."""
-        self.stream.wait_event(self.taken)
+    def preparing(self) -> Iterator[None]:
+        """Prepare a batch in this context. It reuses the memory of the previous one, so that must have been read."""
+        self.stream.wait_event(self.batch_read)
         with torch.cuda.stream(self.stream):
             yield
 
 
-WARM_UP = 3  # steps run as usual first: libraries choose their algorithms, the optimiser makes its state
+WARM_UP = 3  # eager steps before recording: libraries choose algorithms, the optimiser creates its state
 
 
 class WatchedClock(Clock):
-    """A clock that notes what was read of it: what a recorded step has read stays as it was."""
+    """A clock that notes which attributes were read: a recorded step cannot read them again."""
 
     def __init__(self, clock: Clock) -> None:
         object.__setattr__(self, "read", set())
@@ -54,62 +55,62 @@ class WatchedClock(Clock):
 
 
 class StepGraph:
-    """Runs `step(batch, clock)`, replaying a recording of it wherever the batch has the recorded shape.
+    """Runs a step, replaying a recording of it if the batch has the recorded shape.
 
-    A recording serves later epochs, too, if the step asks the clock nothing and nothing changes between epochs.
+    A recording also serves later epochs, if the step does not read the clock and nothing changes between epochs.
     """
 
-    def __init__(self, step: Step, device: torch.device, *, changes_between_epochs: bool) -> None:
-        self.step, self.device = step, device
+    def __init__(self, device: torch.device, *, changes_between_epochs: bool) -> None:
+        self.device = device
         self.changes_between_epochs = changes_between_epochs
         self.graph: torch.cuda.CUDAGraph | None = None
         self.batch: Batch | None = None
-        self.epoch = 0  # whose step is recorded, or about to be
+        self.epoch = 0  # of the recorded step, or the one about to be recorded
         self.due = True
-        self.seen = 0  # steps run as usual before that
+        self.warm_up_steps = 0
         self.stream = torch.cuda.Stream(device)
 
-    def run(self, batch: Batch, clock: Clock, taken: Callable[[], None] = lambda: None) -> None:
-        """Run or replay the step; `taken` is called when all that reads the batch itself has been given to the GPU."""
+    def run(self, step: Step, batch: Batch, clock: Clock, batch_read: Callable[[], None] = lambda: None) -> None:
+        """Run or replay the step; `batch_read` is called once everything that reads the batch itself is launched."""
         if self.changes_between_epochs and self.epoch != clock.epoch:
             self.epoch, self.due = clock.epoch, True
-            self.seen = min(self.seen, WARM_UP - 1)  # what an epoch brings that is new must have run before
-        if self.seen < WARM_UP or (self.batch is not None and len(batch.rows) != len(self.batch.rows)):
-            self.seen += 1
-            self._run_aside(batch, clock)
-            taken()
+            self.warm_up_steps = min(self.warm_up_steps, WARM_UP - 1)  # new code must run before it is recorded
+        if self.warm_up_steps < WARM_UP or (self.batch is not None and len(batch.rows) != len(self.batch.rows)):
+            self.warm_up_steps += 1
+            self._run_eagerly(step, batch, clock)
+            batch_read()
             return
         if self.due:
-            self._record(batch, clock)
+            self._record(step, batch, clock)
         assert self.graph is not None
         assert self.batch is not None
         for static, given in zip(_tensors(self.batch), _tensors(batch), strict=True):
             static.copy_(given)
-        taken()
+        batch_read()
         self.graph.replay()
 
-    def _run_aside(self, batch: Batch, clock: Clock) -> None:
-        """As usual, but on a stream of its own, as recording demands of what comes before it."""
+    def _run_eagerly(self, step: Step, batch: Batch, clock: Clock) -> None:
+        """Run on the recording's stream, which CUDA requires of the steps before a recording."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            self.step(batch, clock)
+            step(batch, clock)
         torch.cuda.current_stream().wait_stream(self.stream)
 
-    def _record(self, batch: Batch, clock: Clock) -> None:
-        """Record the step; recording does not run it."""
+    def _record(self, step: Step, batch: Batch, clock: Clock) -> None:
+        """Record the step without running it."""
         self.batch = _copy(batch)
         graph = torch.cuda.CUDAGraph()
-        # The old recording lends its memory to the new one, and may only go when that is made.
+        # The new recording uses the memory of the old one, which must stay alive until then.
         pool = None if self.graph is None else self.graph.pool()
         with recording(graph, pool=pool, stream=self.stream):
             watched = WatchedClock(clock)
-            self.step(self.batch, watched)
+            step(self.batch, watched)
         self.graph, self.epoch, self.due = graph, clock.epoch, False
         self.changes_between_epochs |= bool(watched.read)
 
 
 def _copy(batch: Batch) -> Batch:
-    """The same batch in memory of its own."""
+    """A copy of the batch."""
     return replace(
         batch,
         rows=batch.rows.clone(),
@@ -120,14 +121,13 @@ def _copy(batch: Batch) -> Batch:
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
-    places = [part for g in batch.geometry for part in (g.flip, g.crop) if part is not None]
-    return [batch.rows, batch.labels, *batch.views, *places]
+    geometry = [part for g in batch.geometry for part in (g.flip, g.crop) if part is not None]
+    return [batch.rows, batch.labels, *batch.views, *geometry]
 
 
 @contextmanager
 def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
-    """`torch.cuda.graph`, undisturbed by threads that read ahead, and by Python's collector: it might free another
-    recording, which must not happen now."""
+    """`torch.cuda.graph`, undisturbed by threads that prefetch and by garbage collection of another recording."""
     collects = gc.isenabled()
     gc.disable()
     try:

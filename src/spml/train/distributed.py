@@ -74,6 +74,12 @@ class Processes:
         gathered: Tensor = _Gather.apply(values.contiguous(), self)
         return gathered[:total]
 
+    def outputs(self, network: Callable[[Tensor], Any], view: Tensor, total: int) -> GatheredOutputs:
+        """The network's outputs for the whole batch, of which `view` is this process's share."""
+        outputs = network(view.contiguous(memory_format=torch.channels_last) if view.dim() == 4 else view)
+        parts = (outputs.logits, outputs.embeddings, outputs.maps)
+        return GatheredOutputs(None if part is None else self.gather(part, total) for part in parts)
+
     def average(self, tensors: list[Tensor], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Replace every tensor by its mean over the processes, in one transfer; call `meanwhile` during it."""
         if self.count == 1 or not tensors:

@@ -13,6 +13,7 @@ from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Labels
+from spml.methods import Method
 
 
 class Store(Protocol):
@@ -43,6 +44,14 @@ class Examples:
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.labels):
             raise InputError(f"{len(self.rows)} rows were given with labels for {len(self.labels)}")
+
+
+def check_labels(method: Method, labels: Labels) -> None:
+    """Raise `InputError` if a method needs negatives or full labels that the training rows do not have."""
+    if method.needs.labels == "full" and not labels.is_full:
+        raise InputError(f"method {method.name!r} needs full labels, but some labels of the training rows are unknown")
+    if method.needs.labels == "negatives" and not labels.counts().negatives.any():
+        raise InputError(f"method {method.name!r} needs known negatives, but the training rows have none")
 
 
 def batch_numbers(

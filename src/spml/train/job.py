@@ -99,8 +99,8 @@ def train_job(job: TrainJob, out: Path, *, say: Callable[[str], None] = print, p
     with truth_closed():
         best = run.fit()
     bad = [image.name for image in dataset.store.bad] if isinstance(dataset.store, ImageStore) else []
-    if bad and run.processes.first and not run.log.has("bad images"):
-        run.log.write("bad images", run.step, count=len(bad), names=bad)
+    if bad and not run.files.log.has("bad images"):
+        run.files.write_log("bad images", count=len(bad), names=bad)
     finish(run, dataset, source)
     return best
 

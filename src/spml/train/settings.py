@@ -1,4 +1,4 @@
-"""How a network is trained, apart from the method."""
+"""Settings of the training loop."""
 
 import dataclasses
 import math
@@ -11,26 +11,25 @@ from spml.type_checks import check_types
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """The loop's settings. The defaults are Cole et al.'s fine-tuning protocol at its usual choice."""
+    """Settings of the training loop. The defaults follow the fine-tuning protocol of Cole et al. (2021)."""
 
     epochs: int = 10
     batch_size: int = 16
     learning_rate: float = 1e-4
-    head_rate: float = 1.0  # the head moves at this multiple of the learning rate
+    head_rate: float = 1.0  # the head's learning rate, as a multiple of the learning rate
     optimiser: str = "adam"  # adam, adamw
     weight_decay: float = 0.0
     schedule: str = "constant"  # constant, cosine, one-cycle
-    warm_up: float = 0.0  # share of all steps over which the rate rises (cosine; one-cycle: 0.2 if left at 0)
+    warm_up: float = 0.0  # share of all steps in which the rate rises; one-cycle uses 0.2 for 0
     averaging: float | None = None  # decay of the exponential moving average of the weights
-    accumulate: int = 1  # batches to a step of the optimiser
-    clip: float | None = None  # largest norm of the gradient
+    accumulate: int = 1  # batches per step of the optimiser
+    clip: float | None = None  # maximum norm of the gradient
     precision: str = "32"  # 32, bf16
     early_stopping: int | None = None  # stop after this many epochs without improvement; 1 is the first drop
     seed: int = 0
-    checkpoint_seconds: float = 60.0  # a checkpoint at least this often, and after every epoch
+    checkpoint_seconds: float = 60.0  # maximum time between checkpoints; there is one after every epoch as well
     evaluation_batch: int = 256
-    graphs: bool = True  # on a GPU, record a step once and replay it
-    kernels: bool = True  # on a GPU, normalisation and convolutions by models/fused.py and models/convolution.py
+    accelerate: bool = True  # on a GPU, use the CUDA graphs and kernels of spml.accel
     views: ViewSettings = field(default_factory=ViewSettings)
 
     def __post_init__(self) -> None:
@@ -61,21 +60,21 @@ class TrainSettings:
             raise InputError(f"seed must be a whole number from 0 to 2^63 - 1, not {self.seed}")
 
     def as_record(self) -> dict[str, object]:
-        """What decides the outcome, as plain values for a JSON file."""
+        """The settings that decide the outcome, as plain values for a JSON file."""
         record = dataclasses.asdict(self)
         record.pop("checkpoint_seconds")
         return record
 
     def rate_at(self, progress: float) -> float:
-        """The learning rate when the share `progress` of all steps is done."""
+        """The learning rate after the share `progress` of all steps."""
         return self.learning_rate * rate_factor(self.schedule, progress, self.warm_up)
 
 
 def rate_factor(schedule: str, progress: float, warm_up: float = 0.0) -> float:
-    """The share of the highest learning rate used at `progress` in [0, 1]."""
+    """The learning rate at `progress` in [0, 1], as a share of the highest one."""
     if schedule == "constant":
         return min(1.0, progress / warm_up) if warm_up > 0 else 1.0
-    if schedule == "one-cycle":  # from 1/25 up to 1, then down to 1e-4 / 25, both along half a cosine
+    if schedule == "one-cycle":  # from 1/25 to 1, then to 1e-4 / 25, each along half a cosine
         rise = warm_up or 0.2
         if progress < rise:
             return _between(1 / 25, 1.0, progress / rise)

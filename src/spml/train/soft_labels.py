@@ -8,7 +8,7 @@ the calibrated mean of the probes; a head of another form starts from the class 
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,13 @@ from torch import Tensor
 from spml.calibration import calibrate
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
-from spml.models import Classifier
-from spml.train.examples import Store
+from spml.models import Classifier, Head
+from spml.train.distributed import Processes
+from spml.train.examples import Examples, Store
 from spml.train.linear import FeatureRows, HeadResult, HeadSpec, train_heads
 from spml.train.pooled_features import pooled_features
+from spml.train.settings import TrainSettings
+from spml.train.state import TrainingState
 
 # Small objects are found in a larger image; the features of both sizes are averaged. 1.5 times the size finds as much
 # as the image together with five crops, in half the time.
@@ -100,6 +103,31 @@ def probe(
         classifier, store, rows, device, zooms=ZOOMS, precision=precision, dtype=np.float16, progress=bar
     )
     return probe_features(features, labels, seed=seed, device=device, progress=progress)
+
+
+def start_from_probes(
+    state: TrainingState,
+    training: Examples,
+    settings: TrainSettings,
+    processes: Processes,
+    *,
+    device: torch.device,
+    keep_head: bool,
+    progress: bool,
+) -> None:
+    """Give the method soft labels of the training rows and, unless `keep_head`, start the head as the mean probe."""
+    classifier = state.classifier
+    assert isinstance(classifier, Classifier)
+    options: dict[str, Any] = {"seed": settings.seed, "device": device, "precision": settings.precision}
+    result = probe(classifier, training.store, training.rows, training.labels, progress=progress, **options)
+    soft_labels, weight, bias = (torch.as_tensor(part).to(device) for part in result)
+    processes.synchronise([soft_labels, weight, bias])  # equal in all processes, however their devices round
+    head = classifier.head
+    if isinstance(head, Head) and not keep_head:
+        started = head.start_from_linear(weight, bias) or head.start_from_frequencies(soft_labels.mean(0))
+        if started and state.average is not None:
+            state.average.load_state_dict(classifier.state_dict())
+    state.method.receive_soft_labels(soft_labels)
 
 
 def probe_features(

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spml.accel.branches import new_stream, side_by_side
 from spml.errors import InputError
 from spml.methods import Clock, Method, Problem, method
+from spml.train.accelerator import Accelerator
 from spml.train.linear.adam import HeadwiseAdam, PartwiseAdam
 from spml.train.linear.evaluator import Judge, logits_of_heads
 from spml.train.linear.heads import HeadResult, HeadSpec, Team, linear_start
@@ -31,6 +31,7 @@ class Task:
     epochs: int
     k: float | None
     device: torch.device
+    accelerator: Accelerator
 
     @property
     def rows(self) -> int:
@@ -72,7 +73,7 @@ class Block:
         self.rate = torch.tensor(self.rates, device=task.device)[:, None, None]
         self.has_penalty = type(self.method).penalty is not Method.penalty
         self.has_after_step = type(self.method).after_step is not Method.after_step
-        self.stream = new_stream() if task.device.type == "cuda" else None
+        self.stream = task.accelerator.new_stream()
 
     @torch.enable_grad()
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
@@ -146,7 +147,7 @@ class Group:
             for p in parameters
         ]
         self.adam = HeadwiseAdam([(self.weight, rates), (self.bias, rates), *self.own] if not self.by_parts else [])
-        self.stream = new_stream() if task.device.type == "cuda" else None
+        self.stream = task.accelerator.new_stream()
         self.order = torch.empty(0, dtype=torch.int64)
 
         self.scores: list[list[float]] = [[] for _ in self.specs]
@@ -174,7 +175,7 @@ class Group:
         def objective(block: Block) -> tuple[Tensor, Tensor]:
             return block.objective(by_method[block.heads], labels[block.table], rows, clock)
 
-        values, leaves = zip(*side_by_side(objective, self.blocks), strict=True)
+        values, leaves = zip(*self.task.accelerator.run_branches(objective, self.blocks), strict=True)
         with torch.enable_grad():
             torch.cat(values).sum().backward()  # type: ignore[no-untyped-call]
         gradients = [leaf.grad for leaf in leaves]
@@ -189,7 +190,7 @@ class Group:
         for parameter, _ in self.own:
             parameter.grad = None
         moving = [block for block in self.blocks if block.has_after_step]
-        side_by_side(lambda block: block.method.after_step(block.rate), moving)
+        self.task.accelerator.run_branches(lambda block: block.method.after_step(block.rate), moving)
         return x, logits, by_method, labels, values, leaves, gradient, own_gradients
 
     def _goes_by_parts(self) -> bool:

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 import torch
 
-from spml.accel.branches import new_stream, side_by_side
-from spml.accel.graph import WatchedClock, recording
 from spml.errors import InputError
 from spml.labels import Labels
+from spml.train.accelerator import choose_accelerator
 from spml.train.linear.evaluator import Judge, Selection, Truth
 from spml.train.linear.group import Group, Task
 from spml.train.linear.heads import HeadResult, HeadSpec, Team
@@ -74,7 +73,7 @@ def train_heads(
         labels.check_same_classes(validation[1], "validation")
     judge = None if validation is None else Judge(*validation, store.dim, labels.num_classes, selection, target)
     tables = Tables(labels, full_labels, negatives_labels, target)
-    task = Task(Rows(store, target), tables, epochs, k, target)
+    task = Task(Rows(store, target), tables, epochs, k, target, choose_accelerator(target))
 
     teams = [Team.of(spec, labels.num_classes) for spec in specs]
     results: dict[int, HeadResult] = {}
@@ -144,8 +143,9 @@ def _train_shift(
         active = [group for group in groups if not group.finished]
         for group in active:
             group.begin_epoch(epoch)
-        on_gpu = task.device.type == "cuda" and task.features.resident
-        done = replay_epoch(active, task, epoch) if active and on_gpu else 0
+        done = 0
+        if active and task.features.resident:
+            done = task.accelerator.replay_epoch(active, task.clock(epoch, 0, size), task.rows)
         for start in range(done, task.rows, size):
             clock = task.clock(epoch, start // size, size)
             for group in active:
@@ -167,41 +167,6 @@ def _threads_for(groups: list[Group]) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def replay_epoch(groups: list[Group], task: Task, epoch: int) -> int:
-    """The full batches of an epoch on a GPU, from one recorded CUDA graph; returns how many rows that was.
-
-    A step is some hundred small kernels, and starting them one by one takes longer than running them. The graph
-    is recorded anew every epoch, since what a method does may depend on it. Its groups and, within a group, its
-    methods are parallel branches.
-    """
-    size = groups[0].batch_size
-    full = task.rows // size
-    if full < 4:
-        return 0
-    clock = task.clock(epoch, 0, size)
-    watched = WatchedClock(clock)
-    first = torch.full((), size, device=task.device)
-    within = torch.arange(size, device=task.device)
-    aside = new_stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):  # the first batch is taken as it is: it warms up, away from the default stream
-        for group in groups:
-            group.step(group.order[:size], watched)
-    torch.cuda.current_stream().wait_stream(aside)
-    if "step" in watched.read:  # such a step cannot be recorded once and replayed
-        return size
-    graph = torch.cuda.CUDAGraph()
-    with recording(graph, stream=aside):
-        rows = first + within
-        held = side_by_side(lambda group: group.step(group.order.index_select(0, rows), clock), groups)
-        first += size
-    del held  # streams are few and shared: memory freed earlier could be written by one branch while another reads
-    for _ in range(full - 1):
-        graph.replay()
-    torch.cuda.synchronize(task.device)
-    return full * size
 
 
 def _device(name: str | torch.device) -> torch.device:

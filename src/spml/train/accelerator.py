@@ -1,0 +1,69 @@
+"""The only place where training reaches `spml.accel`. That package may be absent: then every step runs eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from spml.methods import Batch, Clock
+
+if TYPE_CHECKING:
+    from spml.accel import GpuAccelerator
+
+B = TypeVar("B")
+R = TypeVar("R")
+
+
+class EagerAccelerator:
+    """Runs everything as it is written: the plain meaning of every method of `GpuAccelerator`."""
+
+    def prepare(self, network: nn.Module, batch_size: int) -> None:
+        """Nothing to replace."""
+
+    def record_steps(self, network: nn.Module, *, precision: str, changes_between_epochs: bool) -> None:
+        """Nothing to record."""
+
+    def forward(self, network: nn.Module, inputs: Tensor) -> Any:
+        """The network's outputs."""
+        return network(inputs)
+
+    def gradients(self) -> AbstractContextManager[None]:
+        """Around the forward and backward pass of a step."""
+        return nullcontext()
+
+    def run(
+        self, step: Callable[[Batch, Clock], None], batch: Batch, clock: Clock, prepare_next: Callable[[], None]
+    ) -> None:
+        """Run a step."""
+        step(batch, clock)
+
+    def new_stream(self) -> torch.cuda.Stream | None:
+        """Branches have no streams."""
+        return None
+
+    def run_branches(self, job: Callable[[B], R], branches: Sequence[B]) -> list[R]:
+        """Run the job for every branch, one after another."""
+        return [job(branch) for branch in branches]
+
+    def replay_epoch(self, groups: Sequence[object], clock: Clock, rows: int) -> int:
+        """No row is trained on."""
+        return 0
+
+
+Accelerator: TypeAlias = "EagerAccelerator | GpuAccelerator"
+
+
+def choose_accelerator(device: torch.device, accelerate: bool = True) -> Accelerator:
+    """The GPU's accelerator if wanted and available, else eager execution."""
+    if accelerate and device.type == "cuda":
+        try:
+            from spml.accel import GpuAccelerator
+
+            return GpuAccelerator(device)
+        except ImportError:  # the package was removed
+            pass
+    return EagerAccelerator()

@@ -1,0 +1,73 @@
+"""Batches for training: which rows, in which order, in which views."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from spml.data import augment as views
+from spml.data.stores.features import FeatureStore
+from spml.methods import Batch, Geometry, Method
+from spml.train.device import step_seed
+from spml.train.distributed import GatheredOutputs, Processes
+from spml.train.examples import Examples, read_rows
+from spml.train.settings import TrainSettings
+
+
+class BatchMaker:
+    """Makes the batches of a training. Each is a function of seed and step alone."""
+
+    def __init__(
+        self,
+        training: Examples,
+        method: Method,
+        average: nn.Module | None,
+        settings: TrainSettings,
+        processes: Processes,
+        device: torch.device,
+    ) -> None:
+        self.training, self.method, self.average = training, method, average
+        self.settings, self.processes, self.device = settings, processes, device
+        # A mean over rows is the mean of the processes' means: nothing has to be gathered.
+        self.by_rows = processes.count > 1 and method.is_objective and method.needs.splits is not None
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The positions of all training rows, in the order of this epoch."""
+        draw, store = np.random.default_rng(step_seed(self.settings.seed, epoch, 0)), self.training.store
+        if isinstance(store, FeatureStore):  # a large file is read in an order of its own
+            return store.order(self.training.rows, self.settings.batch_size, draw)
+        return draw.permutation(len(self.training.rows))
+
+    def make(self, positions: np.ndarray, step: int) -> Batch:
+        """A batch with this process's share of the views, and the rows and labels that the loss needs.
+
+        These are the rows of all processes, or only the share if the loss is a mean over rows.
+        """
+        share = positions[self.processes.share(len(positions))]
+        known, weight = positions, 1.0
+        if self.by_rows:
+            own = self.processes.own(len(positions))
+            known, weight = share[: max(own, 1)], own * self.processes.count / len(positions)
+        pixels = read_rows(self.training.store, self.training.rows[share], self.device)
+        rows = torch.from_numpy(known).to(self.device, non_blocking=True)
+        labels = self.training.labels.batch(known, self.device)
+        kinds = self.method.views
+        if pixels.dim() == 2:  # features have no views
+            return Batch(rows, labels, (pixels,) * len(kinds), weight=weight)
+        drawn, images = [], []
+        for stream, kind in enumerate(kinds):
+            generator = torch.Generator().manual_seed(step_seed(self.settings.seed, step, 1 + stream))
+            parameters = views.draw(kind, len(positions), self.settings.views, generator)
+            drawn.append(parameters)
+            images.append(views.apply(pixels, parameters.take(self.processes.share(len(positions)))))
+        averaged = None if self.average is None else lambda view: self._average_outputs(view, len(positions))
+        geometry = tuple(self._geometry(parameters) for parameters in drawn) if self.method.needs.geometry else ()
+        return Batch(rows, labels, tuple(images), geometry, weight, averaged)
+
+    def _geometry(self, parameters: views.ViewParameters) -> Geometry:
+        flip, crop = parameters.flip.to(self.device), parameters.crop
+        return Geometry(flip, None if crop is None else crop.to(self.device))
+
+    @torch.no_grad()
+    def _average_outputs(self, view: Tensor, total: int) -> GatheredOutputs:
+        assert self.average is not None
+        return self.processes.outputs(self.average, view, total)
