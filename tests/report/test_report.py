@@ -27,7 +27,7 @@ from spml.labels import Labels
 from spml.methods import Clock, Problem, method
 from spml.models import build_classifier
 from spml.recover import recover
-from spml.report import Series, StudyChart, k_sensitivity, label_budget, line_chart, loss_landscape, write_report
+from spml.report import Series, StudyChart, line_chart, loss_landscape, write_report
 from spml.report.axes import Axis, log_ticks, round_ticks
 from spml.report.comparison import groups
 from spml.report.figures import Bar, Spread, bars, heat_map, spreads
@@ -695,7 +695,11 @@ def test_runs_are_grouped_by_everything_but_the_seed():
     ]
 
 
-def test_studies_draw_mean_and_spread(tmp_path):
+def label_budget(rows: list[dict]) -> StudyChart:
+    return StudyChart("Score by number of labels", rows, "labels", x_label="observed labels", log_x=True)
+
+
+def test_studies_draw_mean_and_spread():
     rows = [
         {"method": name, "labels": str(n), "test_map": str(0.1 * n + 0.01 * seed)}
         for name in ("an", "role")
@@ -708,10 +712,8 @@ def test_studies_draw_mean_and_spread(tmp_path):
     cells = [t.strip() for t in parsed.texts]
     assert "10.5" in cells
     assert "40.5" in cells
-    ks = [{"method": "role", "k": k, "test_map": 0.8} for k in (1.0, 1.5)]
-    _, _, parsed = report(tmp_path, a_run(), studies=[label_budget(rows), k_sensitivity(ks)])
     assert "Score by number of labels" in parsed.text
-    assert "Sensitivity to k" in parsed.text
+    assert "observed labels" in parsed.text
 
 
 @pytest.mark.parametrize(

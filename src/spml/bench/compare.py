@@ -299,7 +299,7 @@ def write_report(
         _, _, compared = comparison_opening(tables)
         intro = f"Without {', '.join(left)}: their weights were not kept." if left else ""
         parts.append(Section("methods", "What the runs recover", compared, intro))
-        parts += comparison(tables, {}, [])
+        parts += comparison(tables, {})
     write_text(path, page(title, where, opening, parts))
 
 

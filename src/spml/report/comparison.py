@@ -129,8 +129,8 @@ def comparison_opening(tables: Sequence[RunTables]) -> tuple[str, str, Html]:
     return f"Comparison of methods: {data_name(run)}", kicker, opening
 
 
-def comparison(tables: Sequence[RunTables], landscapes: Landscapes, extra: Sequence[Section]) -> Iterator[Section]:
-    """Pictures of the best run, charts that compare the methods, the `extra` sections, then each run."""
+def comparison(tables: Sequence[RunTables], landscapes: Landscapes) -> Iterator[Section]:
+    """Pictures of the best run, charts that compare the methods, then each run."""
     all_groups = groups(tables)
     best_group = _best_group(all_groups)
     best = max(best_group.runs, key=lambda tables: _or_lowest(_ranking(all_groups)(tables)))
@@ -154,7 +154,6 @@ def comparison(tables: Sequence[RunTables], landscapes: Landscapes, extra: Seque
         )
     if landscapes:
         yield _landscapes(landscapes)
-    yield from extra
     yield Section(
         "runs",
         "Runs",

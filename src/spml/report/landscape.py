@@ -47,9 +47,8 @@ def loss_landscape(
     steps: int = 11,
     reach: float = 0.5,
     seed: int = 0,
-    loss: Loss | None = None,
 ) -> Landscape:
-    """Compute the loss along two random directions around a run's network.
+    """Compute the loss of a run's method along two random directions around its network.
 
     Each direction is Gaussian, with every filter scaled to the norm of the network's own filter (Li et al. 2018), so
     that networks with different weights can be compared. Biases and normalisation layers do not change.
@@ -66,8 +65,6 @@ def loss_landscape(
         Largest distance from the network, in filter norms.
     seed : int
         Seed of the directions and rows.
-    loss : callable, optional
-        Function of logits, labels and row positions. Default: the run's own method in evaluation mode.
 
     Returns
     -------
@@ -91,10 +88,10 @@ def loss_landscape(
     inputs = run.store.batch(run.train[positions.numpy()])
     labels = training_labels(run)
     batch = labels.batch(positions.numpy())
-    measure = loss or own_loss(run, labels)
+    measure = own_loss(run, labels)
 
     network = run.network()
-    if loss is None and isinstance(network, FeatureClassifier):
+    if isinstance(network, FeatureClassifier):
         network.train()  # separate heads, as in training
     centre = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     first, second = (_direction(centre, generator) for _ in range(2))

@@ -10,7 +10,6 @@ from spml.recover import Recovered, recover
 from spml.report.comparison import Landscapes, comparison, comparison_opening
 from spml.report.markup import Html, join, tag
 from spml.report.sections import Section, data_name, sections, summary
-from spml.report.studies import StudyChart, studies_section
 from spml.report.tables import RunTables
 from spml.report.theme import script, style
 from spml.runs.files import atomic_path, explain_write_errors
@@ -23,7 +22,6 @@ def write_report(
     path: str | Path,
     *,
     recovered: Sequence[Recovered | None] | None = None,
-    studies: Sequence[StudyChart] = (),
     landscapes: Landscapes | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -38,8 +36,6 @@ def write_report(
     recovered : sequence of Recovered or None, optional
         The result of `spml.recover.recover` for each run. None instead of a result uses the run's plain
         probabilities, with the threshold 0.5. By default the report recovers the labels itself.
-    studies : sequence of StudyChart
-        Result tables to plot.
     landscapes : mapping of str to Landscape, optional
         Loss landscapes by run name.
     overwrite : bool
@@ -57,19 +53,18 @@ def write_report(
         raise InputError(f"got {len(recovered)} sets of recovered labels for {len(runs)} runs: give one per run")
     results = [recover(run) for run in runs] if recovered is None else recovered
     tables = [RunTables(run, result) for run, result in zip(runs, results, strict=True)]
-    extra = [studies_section(studies)] if studies else []
     if len(runs) == 1:
-        text = _single_run_page(tables[0], extra)
+        text = _single_run_page(tables[0])
     else:
         title, kicker, opening = comparison_opening(tables)
-        text = page(title, kicker, opening, list(comparison(tables, landscapes or {}, extra)))
+        text = page(title, kicker, opening, list(comparison(tables, landscapes or {})))
     _write(Path(path), text)
 
 
-def _single_run_page(tables: RunTables, extra: Sequence[Section]) -> str:
+def _single_run_page(tables: RunTables) -> str:
     run = tables.run
     kicker = f"Method {run.method} · run {run.name}"
-    return page(f"Recovered labels: {data_name(run)}", kicker, summary(tables), [*sections(tables), *extra])
+    return page(f"Recovered labels: {data_name(run)}", kicker, summary(tables), list(sections(tables)))
 
 
 def page(title: str, kicker: str, opening: Html, parts: Sequence[Section]) -> str:

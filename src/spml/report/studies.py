@@ -30,31 +30,6 @@ class StudyChart:
     note: str = ""
 
 
-def label_budget(rows: Rows, x: str = "labels", y: str = "test_map") -> StudyChart:
-    """Test mAP over the number of observed labels (Cole et al. 2021, figure 1)."""
-    return StudyChart(
-        "Score by number of labels",
-        rows,
-        x,
-        y,
-        x_label="observed labels",
-        log_x=True,
-        note="How the test mAP grows with the number of labels that annotators provide.",
-    )
-
-
-def k_sensitivity(rows: Rows, x: str = "k", y: str = "test_map") -> StudyChart:
-    """Test mAP over the assumed number of positive labels per row (Cole et al. 2021, figure A1)."""
-    return StudyChart(
-        "Sensitivity to k",
-        rows,
-        x,
-        y,
-        x_label="k: assumed labels per row",
-        note="How the test mAP depends on the assumed average number of labels per row.",
-    )
-
-
 def study_figure(study: StudyChart) -> Html:
     """Plot a study as a line chart; scores in [0, 1] are shown in percent."""
     points: dict[str, dict[float, list[float]]] = {}
