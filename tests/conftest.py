@@ -1,14 +1,17 @@
-"""Shared fixtures. Tests that want the real data skip, saying why, where it is absent."""
+"""Shared fixtures. Tests that need the development data are skipped if it is missing."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from spml.labels import Labels
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def shared_data(*parts: str) -> Path:
-    """A file of the development data beside the checkout, or a skip that names it."""
+    """Return the path of a file of development data; skip the test if it does not exist."""
     path = SHARED.joinpath(*parts)
     if not path.exists():
         pytest.skip(f"needs the development data {'/'.join(parts)} beside the checkout (../shared/data)")
@@ -24,3 +27,17 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train_runs(root)
     write_tables(root)
     return root
+
+
+@pytest.fixture(scope="session")
+def voc() -> dict[str, np.ndarray]:
+    """The labels, observed labels and split of VOC 2012."""
+    with np.load(shared_data("voc12", "labels.npz"), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+@pytest.fixture(scope="session")
+def voc_truth(voc: dict[str, np.ndarray]) -> Labels:
+    """The official training rows of VOC 2012, fully labelled."""
+    rows = np.union1d(voc["train"], voc["val"])
+    return Labels.from_matrix(voc["labels"][rows], voc["classes"], voc["image"][rows], coding="full")
