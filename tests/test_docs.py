@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import spml
-from spml.losses import LOSSES, settings_of
+from spml.losses import LOSSES
+from spml.losses.module import settings_of
 from spml.methods import METHODS
 from support.pictures import picture
 

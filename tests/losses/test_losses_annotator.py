@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from spml.losses import annotator_choice, log_chance_of_naming
+from spml.losses import annotator_choice
+from spml.losses.annotator import log_probability_observed
 from support import loss_oracles as oracle
 
 
@@ -53,5 +54,5 @@ def test_two_labels_named_equally_often_are_both_there() -> None:
 
 def test_rows_without_a_name_cost_nothing() -> None:
     logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
-    assert (log_chance_of_naming(logits, torch.zeros(2, 5)) == 0).all()
+    assert (log_probability_observed(logits, torch.zeros(2, 5)) == 0).all()
     assert (annotator_choice(logits, torch.zeros(2, 5)) == 0).all()

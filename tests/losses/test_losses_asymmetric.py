@@ -17,12 +17,10 @@ from spml.losses import (
     focal,
     leveraged_asymmetric,
     leveraged_asymmetric_with_disambiguation,
-    negative_leverage_of,
-    risk_consistent_full_loss,
     self_paced_correction,
-    view_consistency,
     weak_assume_negative,
 )
+from spml.losses.asymmetric import negative_leverage_of, risk_consistent_full_loss, view_consistency
 from support import loss_oracles as oracle
 from support.loss_cases import TABLES, LabelledLogits
 

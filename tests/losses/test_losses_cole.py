@@ -11,16 +11,15 @@ from spml.losses import (
     assume_negative,
     entropy_maximisation,
     expected_positive,
-    expected_positive_regulariser,
-    expected_positives,
     ignore_unobserved,
     negative_smoothed,
     pairwise_ranking,
-    positive_term,
     smoothed_assume_negative,
     smoothed_bce,
     weak_assume_negative,
 )
+from spml.losses.cole import expected_positive_regulariser, expected_positives
+from spml.losses.terms import positive_term
 from support import loss_oracles as oracle
 from support.loss_cases import TABLES, LabelledLogits
 

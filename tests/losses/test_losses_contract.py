@@ -16,8 +16,9 @@ from torch.testing import assert_close
 
 import spml.losses.module
 from spml.errors import InputError
-from spml.losses import LOSSES, Loss, confident_entries, loss, settings_of
-from spml.losses.module import NEED_NEGATIVES, ONLY_METHODS
+from spml.losses import LOSSES, Loss, loss
+from spml.losses.contrastive import confident_entries
+from spml.losses.module import NEED_NEGATIVES, ONLY_METHODS, settings_of
 from spml.methods import METHODS
 from support.loss_cases import CASES, ONE_A_NAME, TABLES, Case, LabelledLogits, away_from_thresholds, to_torch
 

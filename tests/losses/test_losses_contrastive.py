@@ -12,7 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-from spml.losses import assume_negative, confident_entries, label_aware_consistency, loss, pseudo_label_consistency
+from spml.losses import assume_negative, label_aware_consistency, loss, pseudo_label_consistency
+from spml.losses.contrastive import confident_entries
 from support import loss_oracles as oracle
 
 # PLC

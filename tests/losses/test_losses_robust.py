@@ -12,10 +12,9 @@ from spml.losses import (
     generalised_robust,
     hill,
     ignore_unobserved,
-    negative_term,
-    positive_term,
     self_paced_correction,
 )
+from spml.losses.terms import negative_term, positive_term
 from support import loss_oracles as oracle
 from support.loss_cases import TABLES, LabelledLogits
 

@@ -14,11 +14,10 @@ from spml.losses import (
     entropy_maximisation_with_soft_labels,
     entropy_minimisation,
     l1_regularised,
-    l1_regulariser,
     l2_regularised,
-    l2_regulariser,
     weak_assume_negative,
 )
+from spml.losses.zhou import l1_regulariser, l2_regulariser
 from support import loss_oracles as oracle
 from support.loss_cases import TABLES, LabelledLogits
 

@@ -1,13 +1,14 @@
 """Focal and asymmetric losses (Lin 2017, Ridnik 2021) and the leveraged ones of the LASD paper.
 
 Published as sums over the classes of a row; entries here are not summed. A verified negative (-1) is never
-weakened nor turned into a pseudo-positive.
+down-weighted or turned into a pseudo-positive.
 """
 
 import torch
 from torch import Tensor
 
 from spml.errors import InputError
+from spml.losses.names import named
 from spml.losses.terms import (
     constant,
     focal_negative_term,
@@ -18,10 +19,23 @@ from spml.losses.terms import (
 )
 
 
+@named("focal")
 def focal(logits: Tensor, labels: Tensor, *, focusing: float = 2.0, balance: float | None = None) -> Tensor:
-    """Focal loss with unknowns assumed negative (F_AN in the LASD paper, A.2.2). `focusing` is γ.
+    """Focal loss with unknown labels assumed negative (F_AN in the LASD paper, A.2.2).
 
-    `balance` is the α of Lin et al.: it weighs positives, 1 - α the others. Zhou et al. select 0.75.
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    focusing : float
+        γ.
+    balance : float, optional
+        α of Lin et al.: the weight of positives; all others have weight 1 - α. Zhou et al. select 0.75.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
     """
     logits = in_full_precision(logits)
     positive = labels > 0
@@ -31,6 +45,7 @@ def focal(logits: Tensor, labels: Tensor, *, focusing: float = 2.0, balance: flo
     return torch.where(positive, balance * entries, (1.0 - balance) * entries)
 
 
+@named("asl")
 def asymmetric(
     logits: Tensor,
     labels: Tensor,
@@ -40,10 +55,23 @@ def asymmetric(
     shift: float = 0.05,
     detach_weight: bool = False,
 ) -> Tensor:
-    """ASL, Eq. 3 of the LASD paper, with the probability shift m = `shift` (0 leaves it out).
+    """ASL, Eq. 3 of the LASD paper: a focal loss with different γ for negatives, and a probability shift m.
 
-    Of ASL's two published versions one lets the gradient pass through the focal weight (the default here, and
-    the formula as written) and one does not (`detach_weight=True`).
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    positive_focusing, negative_focusing : float
+        γ+ and γ-.
+    shift : float
+        m; 0 disables the shift.
+    detach_weight : bool
+        Block the gradient through the focal weight. ASL was published in both versions; the formula does not block it.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
     """
     return signed_focal_term(
         in_full_precision(logits),
@@ -55,6 +83,7 @@ def asymmetric(
     )
 
 
+@named("las")
 def leveraged_asymmetric(
     logits: Tensor,
     labels: Tensor,
@@ -63,7 +92,22 @@ def leveraged_asymmetric(
     positive_focusing: float = 0.0,
     negative_focusing: float = 4.0,
 ) -> Tensor:
-    """LAS, Eq. 5: ASL without shift, its assumed negatives weighted by λ = `leverage`."""
+    """LAS, Eq. 5: ASL without shift and with assumed negatives weighted by λ.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    leverage : float
+        λ.
+    positive_focusing, negative_focusing : float
+        γ+ and γ-.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
+    """
     logits = in_full_precision(logits)
     weight = torch.where(labels == 0, constant(leverage, logits), constant(1.0, logits))
     return weight * signed_focal_term(logits, labels > 0, positive_focusing, negative_focusing)
@@ -76,23 +120,7 @@ def negative_leverage_of(positive_leverage: float, k: float, classes: int) -> fl
     return (1.0 + positive_leverage * (k - 1.0)) / (classes - k)
 
 
-def _disambiguated(
-    logits: Tensor,
-    labels: Tensor,
-    positive_leverage: float,
-    negative_leverage: float,
-    threshold: float,
-    positive_focusing: float,
-    negative_focusing: float,
-) -> Tensor:
-    logits = in_full_precision(logits)
-    unknown = labels == 0
-    pseudo_positive = unknown & (logits > logit(threshold))
-    entries = signed_focal_term(logits, (labels > 0) | pseudo_positive, positive_focusing, negative_focusing)
-    guessed = torch.where(pseudo_positive, constant(positive_leverage, logits), constant(negative_leverage, logits))
-    return torch.where(unknown, guessed, constant(1.0, logits)) * entries
-
-
+@named("lasd")
 def leveraged_asymmetric_with_disambiguation(
     logits: Tensor,
     labels: Tensor,
@@ -104,20 +132,40 @@ def leveraged_asymmetric_with_disambiguation(
     positive_focusing: float = 0.0,
     negative_focusing: float = 4.0,
 ) -> Tensor:
-    """LASD, Eq. 6: an unknown label predicted above τ counts as a pseudo-positive, below it as a pseudo-negative.
+    """LASD, Eq. 6: an unknown label predicted above τ counts as a pseudo-positive, otherwise as a pseudo-negative.
 
-    `positive_leverage` is λ+, `negative_leverage` λ- (by Theorem 5.4 from λ+ and `k` when not given; with
-    neither, k = 1), `threshold` τ, the focusing parameters γ+ and γ-.
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    positive_leverage : float
+        λ+, the weight of pseudo-positives.
+    negative_leverage : float, optional
+        λ-, the weight of pseudo-negatives; by default from λ+ and k by Theorem 5.4.
+    k : float, optional
+        Average number of positives per row; by default 1.
+    threshold : float
+        τ.
+    positive_focusing, negative_focusing : float
+        γ+ and γ-.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
     """
     if negative_leverage is None:
         classes = logits.shape[-1]
-        # k = 1 leaves no negative among one class, and no weight to give it: there WAN's 1 / max(L - 1, 1) serves.
+        # With one class, k = 1 leaves no negatives and no weight for them: use WAN's 1 / max(L - 1, 1).
         negative_leverage = (
             1.0 / max(classes - 1, 1) if k is None else negative_leverage_of(positive_leverage, k, classes)
         )
-    return _disambiguated(
-        logits, labels, positive_leverage, negative_leverage, threshold, positive_focusing, negative_focusing
-    )
+    logits = in_full_precision(logits)
+    unknown = labels == 0
+    pseudo_positive = unknown & (logits > logit(threshold))
+    entries = signed_focal_term(logits, (labels > 0) | pseudo_positive, positive_focusing, negative_focusing)
+    pseudo = torch.where(pseudo_positive, constant(positive_leverage, logits), constant(negative_leverage, logits))
+    return torch.where(unknown, pseudo, constant(1.0, logits)) * entries
 
 
 def risk_consistent_full_loss(
@@ -129,10 +177,10 @@ def risk_consistent_full_loss(
     positive_focusing: float = 0.0,
     negative_focusing: float = 4.0,
 ) -> Tensor:
-    """Theorem 5.3, Eq. 11: the fully labelled loss that LASD is consistent with, summed over classes, one a row.
+    """Theorem 5.3, Eq. 11: the fully labelled loss that LASD is consistent with, summed over classes per row.
 
-    The mean of LASD over every positive that could have been the observed one equals it, as long as each
-    pseudo-label is right. `truth` is 1 where present.
+    It equals the mean of LASD over all positives that could have been observed, if every pseudo-label is right. `truth`
+    is 1 where a label is present.
     """
     logits = in_full_precision(logits)
     present = truth > 0
@@ -144,7 +192,7 @@ def risk_consistent_full_loss(
 
 
 def view_consistency(*views: Tensor) -> Tensor:
-    """Φ_consist, Eq. 7: squared distances between the probabilities of every pair of views, one a row."""
+    """Φ_consist, Eq. 7: squared distances between the probabilities of every pair of views, summed per row."""
     probabilities = [torch.sigmoid(in_full_precision(view)) for view in views]
     pairs = [(a - b).square().sum(-1) for i, a in enumerate(probabilities) for b in probabilities[i + 1 :]]
     return torch.stack(pairs).sum(0)

@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor
 
-from spml.losses.terms import in_full_precision, logit, positive_term
+from spml.losses.names import named
+from spml.losses.terms import in_full_precision, logit, signed_term
 
 
+@named("plc")
 def pseudo_label_consistency(
     logits: Tensor,
     labels: Tensor,
@@ -14,10 +16,24 @@ def pseudo_label_consistency(
     threshold: float = 0.6,
     include_observed: bool = False,
 ) -> Tensor:
-    """PLC, Eq. 4: where the weak view is sure (p ≥ δ or p ≤ 1 - δ), the strong view is taught what it says.
+    """PLC, Eq. 4: confident predictions of the weak view (p ≥ δ or p ≤ 1 - δ) are the targets of the strong view.
 
-    `logits` are the strong view's. The equation leaves observed labels out; the authors' code teaches the
-    observed positives too (`include_observed`, which teaches verified negatives likewise).
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+        Logits of the strong view.
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    weak_logits : Tensor of shape (…, n_rows, n_classes)
+        Logits of the weak view.
+    threshold : float
+        δ.
+    include_observed : bool
+        Also use observed labels as targets. The equation excludes them; the authors' code includes positives.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
     """
     logits = in_full_precision(logits)
     weak = in_full_precision(weak_logits).detach()
@@ -27,17 +43,17 @@ def pseudo_label_consistency(
     positive, negative = positive & unknown, negative & unknown
     if include_observed:
         positive, negative = positive | (labels > 0), negative | (labels < 0)
-    return torch.where(positive | negative, positive_term(torch.where(positive, logits, -logits)), 0.0)
+    return torch.where(positive | negative, signed_term(logits, positive), 0.0)
 
 
 def confident_entries(
     labels: Tensor, weak_logits: Tensor, threshold: float, capacity: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Flat indices of the entries whose embedding takes part (p ≥ δ, or observed), and which of them are valid.
+    """Select the entries whose embedding takes part (p ≥ δ, or observed): flat indices, and which of them are valid.
 
-    Without `capacity` exactly those entries are returned, which asks the device how many there are. With it,
-    the surest `capacity` entries are returned, padded with invalid ones: a fixed shape and no waiting, equal to
-    the former as long as no more take part.
+    Without `capacity` exactly those entries are returned, which waits for the device to count them. With it, the most
+    confident `capacity` entries are returned, padded with invalid ones: the shape is fixed, and the result is the same
+    as long as no more take part.
     """
     weak = in_full_precision(weak_logits).detach()
     score = torch.where(labels > 0, torch.inf, torch.where(labels < 0, -torch.inf, weak)).flatten()
@@ -49,6 +65,7 @@ def confident_entries(
     return chosen, takes_part[chosen]
 
 
+@named("lac")
 def label_aware_consistency(
     anchors: Tensor,
     anchor_classes: Tensor,
@@ -59,12 +76,29 @@ def label_aware_consistency(
     *,
     temperature: float = 0.5,
 ) -> Tensor:
-    """LAC, Eq. 7, over the embeddings that take part: one value an anchor, Σ over same-class keys of -log ratio.
+    """LAC, Eq. 7: one value per anchor, Σ over keys of the same class of -log ratio.
 
-    An anchor z_k is drawn to every key of its class (I, Eq. 5) and away from all keys of other classes (Ī,
-    Eq. 6). Keys are the other view's embeddings and, behind them, the queue's. Only entries that take part are
-    handed in, so memory is anchors × keys, not (B·q)². Divide the sum by B·q for the published mean. An anchor
-    without any key of another class has no denominator and costs nothing.
+    An anchor z_k is attracted by every key of its class (I, Eq. 5) and repelled by all other keys (Ī, Eq. 6).
+    Only entries that take part are passed, so memory is anchors × keys, not (B·q)². Divide the sum by B·q for the
+    published mean. An anchor without a key of another class has no denominator and costs nothing.
+
+    Parameters
+    ----------
+    anchors : Tensor of shape (n_anchors, width)
+        Embeddings of the weak view.
+    anchor_classes : Tensor of shape (n_anchors,)
+    keys : Tensor of shape (n_keys, width)
+        Embeddings of the strong view, followed by those of the queue.
+    key_classes : Tensor of shape (n_keys,)
+    anchor_valid : bool Tensor of shape (n_anchors,), optional
+    key_valid : bool Tensor of shape (n_keys,), optional
+        Which anchors and keys take part; by default all.
+    temperature : float
+        τ.
+
+    Returns
+    -------
+    Tensor of shape (n_anchors,)
     """
     anchors, keys = in_full_precision(anchors), in_full_precision(keys)
     similarity = anchors @ keys.T / temperature

@@ -1,7 +1,7 @@
-"""Large-loss losses (Kim et al. 2022, LL-R and LL-Ct as the LASD paper compares them).
+"""Large-loss losses: LL-R and LL-Ct of Kim et al. 2022, as compared in the LASD paper.
 
-Early in training a network fits the assumed negatives that are true before those that are false: what still
-costs most is suspected to be a missed positive. Epochs count from 1.
+Early in training a network fits true negatives before false ones, so assumed negatives with a large loss are suspected
+to be missed positives. Epochs count from 1.
 """
 
 import math
@@ -9,17 +9,18 @@ import math
 import torch
 from torch import Tensor
 
+from spml.losses.names import named
 from spml.losses.terms import in_full_precision, signed_term
 
 
 def large_loss_count(rows: int, classes: int, epoch: int, share: float, cumulative: bool = True) -> int:
-    """⌈B·L·(t - 1)·Δ/100⌉ entries are suspect in epoch t; without the factor (t - 1) if not `cumulative`."""
+    """⌈B·L·(t - 1)·Δ/100⌉, the number of suspected entries in epoch t; if not `cumulative`, without (t - 1)."""
     factor = epoch - 1 if cumulative else 1
     return min(math.ceil(rows * classes * factor * share / 100 - 1e-9), rows * classes)
 
 
 def largest_unknown(entries: Tensor, labels: Tensor, count: int) -> Tensor:
-    """A mask over the `count` largest entries of the batch whose label is unknown."""
+    """Select the `count` largest entries of the batch whose label is unknown, as a mask."""
     if count == 0:
         return torch.zeros_like(entries, dtype=torch.bool)
     unknown = (labels == 0).expand_as(entries)
@@ -29,15 +30,47 @@ def largest_unknown(entries: Tensor, labels: Tensor, count: int) -> Tensor:
     return chosen.reshape(entries.shape) & unknown
 
 
+@named("ll-r")
 def large_loss_rejection(logits: Tensor, labels: Tensor, epoch: int, *, share: float = 0.2) -> Tensor:
-    """LL-R: AN without the suspect entries of the batch. `share` is Δ in percent of all entries an epoch."""
+    """LL-R: AN without the suspected entries of the batch.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    epoch : int
+        Current epoch, from 1.
+    share : float
+        Δ, in percent of all entries per epoch.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
+    """
     entries = signed_term(in_full_precision(logits), labels > 0)
     count = large_loss_count(entries.shape[-2], entries.shape[-1], epoch, share)
     return torch.where(largest_unknown(entries, labels, count), 0.0, entries)
 
 
+@named("ll-ct")
 def large_loss_temporary_correction(logits: Tensor, labels: Tensor, epoch: int, *, share: float = 0.2) -> Tensor:
-    """LL-Ct: AN with the suspect entries of the batch counted as positives in this step."""
+    """LL-Ct: AN with the suspected entries of the batch counted as positives in this step.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    epoch : int
+        Current epoch, from 1.
+    share : float
+        Δ, in percent of all entries per epoch.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
+    """
     logits = in_full_precision(logits)
     entries = signed_term(logits, labels > 0)
     count = large_loss_count(entries.shape[-2], entries.shape[-1], epoch, share)

@@ -8,61 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from spml.errors import InputError
-from spml.losses.annotator import annotator_choice
-from spml.losses.asymmetric import asymmetric, focal, leveraged_asymmetric, leveraged_asymmetric_with_disambiguation
-from spml.losses.cole import (
-    assume_negative,
-    expected_positive,
-    ignore_unobserved,
-    pairwise_ranking,
-    smoothed_assume_negative,
-    smoothed_bce,
-    weak_assume_negative,
-)
-from spml.losses.contrastive import label_aware_consistency, pseudo_label_consistency
-from spml.losses.large import large_loss_rejection, large_loss_temporary_correction
-from spml.losses.robust import RobustSchedule, generalised_robust, hill, self_paced_correction
-from spml.losses.zhou import (
-    down_weighted,
-    entropy_maximisation,
-    entropy_maximisation_with_soft_labels,
-    entropy_minimisation,
-    l1_regularised,
-    l2_regularised,
-    negative_smoothed,
-)
+from spml.losses.names import LOSSES
+from spml.losses.robust import RobustSchedule
 from spml.type_checks import check_type, hints_of
 
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    "bce": ignore_unobserved,
-    "bce-ls": smoothed_bce,
-    "iu": ignore_unobserved,
-    "iun": ignore_unobserved,
-    "an": assume_negative,
-    "an-ls": smoothed_assume_negative,
-    "wan": weak_assume_negative,
-    "pr": pairwise_ranking,
-    "epr": expected_positive,
-    "em": entropy_maximisation,
-    "em-apl": entropy_maximisation_with_soft_labels,
-    "entmin": entropy_minimisation,
-    "dw": down_weighted,
-    "n-ls": negative_smoothed,
-    "l1r": l1_regularised,
-    "l2r": l2_regularised,
-    "focal": focal,
-    "asl": asymmetric,
-    "las": leveraged_asymmetric,
-    "lasd": leveraged_asymmetric_with_disambiguation,
-    "ll-r": large_loss_rejection,
-    "ll-ct": large_loss_temporary_correction,
-    "splc": self_paced_correction,
-    "hill": hill,
-    "gr": generalised_robust,
-    "annotator": annotator_choice,
-    "plc": pseudo_label_consistency,
-    "lac": label_aware_consistency,
-}
 NEED_NEGATIVES = frozenset({"bce", "bce-ls", "iu", "iun"})
 ONLY_METHODS = frozenset(  # these keep state between batches, or change the network
     ["annotator-em", "auto", "boostlu", "en", "en-cl", "en-scl", "ll-cp", "role", "role-16bit", "role-factorised"]

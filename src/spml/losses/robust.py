@@ -1,10 +1,11 @@
-"""Robust losses past the four papers: SPLC and Hill (Zhang et al. 2021), GR (Chen et al. 2024)."""
+"""Robust losses beyond the four papers: SPLC and Hill (Zhang et al. 2021), GR (Chen et al. 2024)."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from spml.losses.names import named
 from spml.losses.terms import (
     constant,
     in_full_precision,
@@ -17,10 +18,11 @@ from spml.losses.terms import (
 
 
 def _margined(logits: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Observed positives must be predicted by `margin` more than others to cost the same."""
+    """Subtract a margin from the logits of observed positives."""
     return logits - torch.where(labels > 0, constant(margin, logits), constant(0.0, logits))
 
 
+@named("splc")
 def self_paced_correction(
     logits: Tensor,
     labels: Tensor,
@@ -32,7 +34,28 @@ def self_paced_correction(
     negative_focusing: float = 2.0,
     first_epoch: int = 2,
 ) -> Tensor:
-    """SPLC: from `first_epoch` on (epochs count from 1) an unknown label predicted above τ counts as a positive."""
+    """SPLC: from the second epoch on, an unknown label predicted above τ counts as a positive.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    epoch : int
+        Current epoch, from 1.
+    threshold : float
+        τ.
+    margin : float
+        Subtracted from the logits of observed positives.
+    positive_focusing, negative_focusing : float
+        γ+ and γ-.
+    first_epoch : int
+        First epoch with corrections.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
+    """
     logits = in_full_precision(logits)
     corrected = (labels == 0) & (logits > logit(threshold))
     positive = (labels > 0) | corrected if epoch >= first_epoch else labels > 0
@@ -55,6 +78,7 @@ def _hill_slope(logits: Tensor, positive: Tensor, crest: float, focusing: float)
 _hill = with_slope(_hill_value, _hill_slope)
 
 
+@named("hill")
 def hill(
     logits: Tensor,
     labels: Tensor,
@@ -63,9 +87,23 @@ def hill(
     margin: float = 1.0,
     positive_focusing: float = 2.0,
 ) -> Tensor:
-    """Hill: positives by focal loss with a margin, all others by (λ - p) p², whose gradient falls again near 1.
+    """Hill: focal loss with a margin on positives, and (λ - p) p² on all others, whose gradient vanishes near p = 1.
 
-    `crest` is λ.
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    crest : float
+        λ.
+    margin : float
+        Subtracted from the logits of observed positives.
+    positive_focusing : float
+        γ.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
     """
     logits = in_full_precision(logits)
     return _hill(_margined(logits, labels, margin), labels > 0, float(crest), float(positive_focusing))
@@ -73,15 +111,23 @@ def hill(
 
 @dataclass(frozen=True)
 class RobustSchedule:
-    """GR's four scalars at the start and at the end of training; in between they move linearly."""
+    """GR's four scalars at the start and at the end of training, with linear interpolation in between.
 
-    slope: tuple[float, float] = (0.0, 2.0)  # w
-    offset: tuple[float, float] = (-2.0, -2.0)  # b
-    centre: tuple[float, float] = (0.5, 0.8)  # μ
-    width: tuple[float, float] = (2.0, 0.5)  # σ
+    Parameters
+    ----------
+    slope, offset : tuple of two floats
+        w and b of K = σ(w p + b).
+    centre, width : tuple of two floats
+        μ and σ of V = exp(-(p - μ)²/2σ²).
+    """
+
+    slope: tuple[float, float] = (0.0, 2.0)
+    offset: tuple[float, float] = (-2.0, -2.0)
+    centre: tuple[float, float] = (0.5, 0.8)
+    width: tuple[float, float] = (2.0, 0.5)
 
     def at(self, progress: float) -> tuple[float, float, float, float]:
-        """(w, b, μ, σ) when the share `progress` of training is done."""
+        """Return (w, b, μ, σ) at `progress` in [0, 1]."""
         ends = (self.slope, self.offset, self.centre, self.width)
         w, b, mu, sigma = (start + (end - start) * progress for start, end in ends)
         return w, b, mu, sigma
@@ -112,7 +158,7 @@ def _robust_value(
 def _robust_slope(
     logits: Tensor, labels: Tensor, positive_power: float, negative_power: float, *schedule: float
 ) -> Tensor:
-    """Of (1 - p^q)/q: -p^q (1 - p); of the same with 1 - p in place of p: (1 - p)^q p."""
+    """The slope of (1 - p^q)/q is -p^q (1 - p); with 1 - p in place of p it is (1 - p)^q p."""
     p, rest = torch.sigmoid(logits), torch.sigmoid(-logits)
     belief, weight = _belief_and_weight(p, *schedule)
     as_positive = -rest * torch.exp(-positive_power * positive_term(logits))
@@ -124,6 +170,7 @@ def _robust_slope(
 _robust = with_slope(_robust_value, _robust_slope)
 
 
+@named("gr")
 def generalised_robust(
     logits: Tensor,
     labels: Tensor,
@@ -135,9 +182,24 @@ def generalised_robust(
 ) -> Tensor:
     """GR: an unknown label costs V·[K (1 - p^q2)/q2 + (1 - K)(1 - (1 - p)^q3)/q3].
 
-    K = σ(w p + b) is the belief that it is positive, V = exp(-(p - μ)²/2σ²) its weight, both without gradient;
-    (w, b, μ, σ) move with `progress` in [0, 1]. `positive_power` is q2, `negative_power` q3. Known positives
-    cost -log p, verified negatives the full (1 - (1 - p)^q3)/q3.
+    K = σ(w p + b) is the estimated probability that it is positive and V = exp(-(p - μ)²/2σ²) its weight, both without
+    gradient. Known positives cost -log p, verified negatives the full (1 - (1 - p)^q3)/q3.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    progress : float
+        Share of training that is done, in [0, 1].
+    schedule : RobustSchedule, optional
+        (w, b, μ, σ) over the course of training.
+    positive_power, negative_power : float
+        q2 and q3.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
     """
     logits = in_full_precision(logits)
     slope, offset, centre, width = (schedule or RobustSchedule()).at(progress)

@@ -6,15 +6,31 @@ import torch
 from torch import Tensor
 
 from spml.losses.cole import smoothed_assume_negative, weak_assume_negative
+from spml.losses.names import named
 from spml.losses.terms import entropy, in_full_precision, signed_term, soft_term
 
 
+@named("em")
 def entropy_maximisation(logits: Tensor, labels: Tensor, *, entropy_weight: float = 0.2) -> Tensor:
-    """EM, Eq. 3: known labels by cross-entropy, unknown ones by -α H(p). `entropy_weight` is α."""
+    """EM, Eq. 3: cross-entropy on known labels, -α H(p) on unknown labels.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    entropy_weight : float
+        α.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
+    """
     logits = in_full_precision(logits)
     return torch.where(labels == 0, -entropy_weight * entropy(logits), signed_term(logits, labels > 0))
 
 
+@named("em-apl")
 def entropy_maximisation_with_soft_labels(
     logits: Tensor,
     labels: Tensor,
@@ -23,9 +39,23 @@ def entropy_maximisation_with_soft_labels(
     entropy_weight: float = 0.2,
     soft_weight: float = 0.02,
 ) -> Tensor:
-    """EM+APL, Eq. 8: as EM, but an unknown label that has a pseudo-label s costs β times the cross-entropy to s.
+    """EM+APL, Eq. 8: EM, where an unknown label with a pseudo-label s costs β times the cross-entropy to s.
 
-    `soft_labels` holds s in [0, 1], and NaN where no pseudo-label was given. `soft_weight` is β.
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    soft_labels : Tensor of shape (…, n_rows, n_classes)
+        Pseudo-labels s in [0, 1]; NaN where there is none.
+    entropy_weight : float
+        α.
+    soft_weight : float
+        β.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
     """
     logits = in_full_precision(logits)
     given = ~torch.isnan(soft_labels)
@@ -34,18 +64,60 @@ def entropy_maximisation_with_soft_labels(
     return torch.where(labels == 0, unknown, signed_term(logits, labels > 0))
 
 
+@named("entmin")
 def entropy_minimisation(logits: Tensor, labels: Tensor, *, entropy_weight: float = 0.01) -> Tensor:
-    """EntMin, Sec. 4.1: known labels by cross-entropy, unknown ones by +α H(p)."""
+    """EntMin, Sec. 4.1: cross-entropy on known labels, +α H(p) on unknown labels.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    entropy_weight : float
+        α.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
+    """
     return entropy_maximisation(logits, labels, entropy_weight=-entropy_weight)
 
 
+@named("dw")
 def down_weighted(logits: Tensor, labels: Tensor, *, negative_weight: float = 0.1) -> Tensor:
-    """DW, Appendix C: AN with the assumed negatives weighted by a tuned constant."""
+    """DW, Appendix C: AN with assumed negatives weighted by a tuned constant.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    negative_weight : float
+        Weight of assumed negatives.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
+    """
     return weak_assume_negative(logits, labels, negative_weight=negative_weight)
 
 
+@named("n-ls")
 def negative_smoothed(logits: Tensor, labels: Tensor, *, smoothing: float = 0.3) -> Tensor:
-    """N-LS, Appendix C: AN-LS with only the assumed negatives smoothed; verified ones stay hard."""
+    """N-LS, Appendix C: AN-LS that smooths only assumed negatives; verified negatives stay hard.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    smoothing : float
+        ε.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
+    """
     smoothed = smoothed_assume_negative(logits, labels, positive_smoothing=0.0, negative_smoothing=smoothing)
     return torch.where(labels < 0, signed_term(in_full_precision(logits), labels > 0), smoothed)
 
@@ -60,11 +132,43 @@ def l2_regulariser(parameters: Iterable[Tensor]) -> Tensor:
     return torch.stack([parameter.square().sum() for parameter in parameters]).sum()
 
 
+@named("l1r")
 def l1_regularised(logits: Tensor, labels: Tensor, parameters: Iterable[Tensor], *, weight: float = 1e-6) -> Tensor:
-    """L1R: AN plus `weight` · Σ |w|, added once to the mean of the entries."""
+    """L1R: AN plus λ Σ |w|, added once to the mean of the entries.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    parameters : iterable of Tensor
+        The network's parameters w.
+    weight : float
+        λ.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
+    """
     return signed_term(in_full_precision(logits), labels > 0) + weight * l1_regulariser(parameters)
 
 
+@named("l2r")
 def l2_regularised(logits: Tensor, labels: Tensor, parameters: Iterable[Tensor], *, weight: float = 1e-6) -> Tensor:
-    """L2R: AN plus `weight` · Σ w², added once to the mean of the entries."""
+    """L2R: AN plus λ Σ w², added once to the mean of the entries.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    parameters : iterable of Tensor
+        The network's parameters w.
+    weight : float
+        λ.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
+    """
     return signed_term(in_full_precision(logits), labels > 0) + weight * l2_regulariser(parameters)

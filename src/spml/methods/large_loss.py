@@ -6,15 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spml.losses import (
-    assume_negative,
-    large_loss_count,
-    large_loss_rejection,
-    large_loss_temporary_correction,
-    largest_unknown,
-    positive_term,
-)
-from spml.losses.terms import in_full_precision
+from spml.losses import assume_negative, large_loss_rejection, large_loss_temporary_correction
+from spml.losses.large import large_loss_count, largest_unknown
+from spml.losses.terms import in_full_precision, positive_term
 from spml.methods.base import Clock, Method, Needs, Problem, mean_entry
 from spml.methods.memory import RowMemory
 from spml.methods.registry import loss_method, register

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from spml.errors import InputError
-from spml.losses import settings_of
+from spml.losses.module import settings_of
 from spml.methods.base import Clock, Method, Needs, check_class, mean_entry
 from spml.type_checks import hints_of
 
