@@ -173,6 +173,19 @@ def test_new_method_writes_a_package(spml, tmp_path, monkeypatch):
     assert spml("new-method", "em", "--out", "other")[0] == 2
 
 
+def test_pack_makes_a_benchmark_data_set(spml, photos, tmp_path):
+    files = sorted(path.relative_to(photos) for path in photos.glob("*/*.png"))
+    lines = [f"{file},{int(file.parts[0] == 'red')},{int(file.parts[0] != 'red')}" for file in files]
+    (tmp_path / "labels.csv").write_text("\n".join(["image,red,other", *lines]))
+    out = tmp_path / "colours"
+    code, text = spml("pack", photos, tmp_path / "labels.csv", "--test", 0.5, "--validation", 0.25, "--out", out)
+    assert code == 0, text
+    assert f"{out}: 14 training, 4 validation and 18 test rows, 2 classes" in text
+    code, text = spml("pack", photos, tmp_path / "labels.csv", "--out", out)
+    assert code == 2
+    assert f"{out} exists already" in text
+
+
 def test_info_of_an_unfinished_run(spml, trained, tmp_path):
     for name in ("run.json", "log.jsonl", "last.safetensors"):
         shutil.copy(trained / name, tmp_path)
