@@ -5,6 +5,6 @@ from spml.methods.base import MEAN_OF_ENTRIES, MEAN_OF_ROWS, mean_row
 from spml.methods.registry import loss_method
 
 loss_method("focal", focal, paper="Lin 2017", needs=MEAN_OF_ENTRIES, balance=0.75,  # Zhou et al., Appendix C
-            summary="AN that looks away from easy entries.")  # fmt: skip
+            summary="Focal loss: AN with less weight on easy entries.")  # fmt: skip
 loss_method("asl", asymmetric, paper="Ridnik 2021", needs=MEAN_OF_ROWS, reduce=mean_row,
-            summary="AN that looks away from easy negatives and drops the easiest.")  # fmt: skip
+            summary="Asymmetric loss: AN with less weight on easy negatives, none on the easiest.")  # fmt: skip

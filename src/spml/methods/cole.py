@@ -1,4 +1,4 @@
-"""Cole et al. 2021, "Multi-Label Learning from Single Positive Labels": the references, AN and its kin, EPR, ROLE."""
+"""Cole et al. 2021, "Multi-Label Learning from Single Positive Labels": full-label references, AN, EPR and ROLE."""
 
 import math
 from collections.abc import Iterator
@@ -38,41 +38,44 @@ from spml.methods.registry import loss_method, register
 PAPER = "Cole 2021"
 
 loss_method("bce", ignore_unobserved, paper=PAPER, needs=Needs(labels="full", splits="entries"),
-            summary="Cross-entropy on full labels: the upper reference.")  # fmt: skip
+            summary="Cross-entropy on full labels: the upper bound.")  # fmt: skip
 loss_method("bce-ls", smoothed_bce, paper=PAPER, needs=Needs(labels="full", splits="entries"),
             summary="Cross-entropy on full labels with label smoothing.")  # fmt: skip
 loss_method("iu", ignore_unobserved, paper=PAPER, needs=Needs(labels="negatives", splits="entries"),
-            summary="Known labels only; needs some known negatives.")  # fmt: skip
+            summary="Cross-entropy on known labels only; needs some known negatives.")  # fmt: skip
 loss_method("iun", ignore_unobserved, paper=PAPER, needs=Needs(labels="negatives", splits="entries"),
-            summary="One positive and all true negatives: a reference, not for users.")  # fmt: skip
+            summary="Cross-entropy on one positive and all true negatives: for comparison only.")  # fmt: skip
 loss_method("an", assume_negative, paper=PAPER, needs=MEAN_OF_ENTRIES,
-            summary="Everything unknown is negative: the baseline.")  # fmt: skip
+            summary="Unknown labels are assumed negative: the baseline.")  # fmt: skip
 loss_method("an-ls", smoothed_assume_negative, paper=PAPER, needs=MEAN_OF_ENTRIES,
             summary="AN with label smoothing.")  # fmt: skip
 loss_method("wan", weak_assume_negative, paper=PAPER, needs=MEAN_OF_ROWS,
-            summary="AN with all assumed negatives together as heavy as the one positive.")  # fmt: skip
+            summary="AN, where all assumed negatives of a row together weigh as much as its positive.")  # fmt: skip
 loss_method("pr", pairwise_ranking, paper=PAPER, needs=MEAN_OF_ROWS, reduce=mean_row,
-            summary="Every positive above every other label (pairwise ranking).")  # fmt: skip
+            summary="Pairwise ranking: every positive above every other label.")  # fmt: skip
 # The paper's tables come from code that divides the positive term by L; so does the method (not the loss).
 loss_method("epr", expected_positive, paper=PAPER, needs=Needs(k=True), divide_by_classes=True,
-            summary="Positives, and k expected positives a row on average.")  # fmt: skip
+            summary="Cross-entropy on positives, regularised to k predicted positives per row.")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class RoleSettings:
-    """ROLE's settings. Sec. 6.1: Φ starts in [σ⁻¹(0.4), σ⁻¹(0.6)], observed positives at σ⁻¹(0.995); its learning
-    rate is ten times the classifier's; λ = 1."""
+    """ROLE's settings.
+
+    Sec. 6.1: Φ starts in [σ⁻¹(0.4), σ⁻¹(0.6)], observed positives at σ⁻¹(0.995); its learning rate is ten times the
+    classifier's; λ = 1.
+    """
 
     k: float | None = None
     start: float = 0.6
     observed_start: float = 0.995
     estimate_rate: float = 10.0
     regulariser_weight: float = 1.0
-    divide_by_classes: bool = True  # the positive term of EPR over L, as in the authors' code
+    divide_by_classes: bool = True  # divide EPR's positive term by L, as in the authors' code
 
 
 class _Role(Method):
-    """Eq. 11: the classifier and the label estimates teach each other, both held to k positives a row.
+    """Eq. 11: classifier and label estimates are each other's targets, both regularised to k positives per row.
 
     L_ROLE = (L'(F | Ỹ) + L'(Ỹ | F)) / 2 with L'(F | Ỹ) = BCE(F, sg Ỹ) + EPR(F).
     """
@@ -82,18 +85,18 @@ class _Role(Method):
     settings: RoleSettings
 
     def estimates(self, labels: Tensor, rows: Tensor) -> Tensor:
-        """The logits of the label estimates Ỹ of these rows, with a gradient path to what holds them."""
+        """Return the logits of the label estimates Ỹ of these rows, with a gradient."""
         raise AssertionError
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         logits, estimates = in_full_precision(logits), self.estimates(labels, rows)
         return (self._half(logits, estimates, labels) + self._half(estimates, logits, labels)) / 2
 
-    def _half(self, taught: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
+    def _half(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
         assert self.k is not None
-        agreement = soft_term(taught, torch.sigmoid(teacher.detach()))
+        agreement = soft_term(student, torch.sigmoid(teacher.detach()))
         regularised = expected_positive(
-            taught,
+            student,
             labels,
             k=self.k,
             weight=self.settings.regulariser_weight,
@@ -102,9 +105,9 @@ class _Role(Method):
         return mean_entry(agreement + regularised)
 
     def initial_estimates(self, problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
-        """Φ before the first step: U(-q, q) with q = σ⁻¹(0.6), observed positives at σ⁻¹(0.995).
+        """Yield rows and their initial Φ (…, B, L): U(-q, q) with q = σ⁻¹(0.6), observed positives at σ⁻¹(0.995).
 
-        Rows and their values (…, B, L), some rows at a time: with many of them Φ is as large as memory.
+        Rows come in blocks, because with many rows Φ fills the memory.
         """
         bound, alone = logit(self.settings.start), isinstance(problem.seeds, int)
         seeds = (problem.seeds,) if isinstance(problem.seeds, int) else problem.seeds
@@ -119,10 +122,10 @@ class _Role(Method):
 
 @register
 class Role(_Role):
-    """ROLE as published: one parameter for every (row, class), moved by dense Adam, rows outside the batch too."""
+    """ROLE as published: one parameter per (row, class), updated by dense Adam, also for rows outside of the batch."""
 
     name = "role"
-    summary = "Estimates every unknown label while training, held to k positives a row."
+    summary = "Estimates every unknown label during training, regularised to k positives per row."
     needs: ClassVar[Needs] = Needs(k=True, grows_with_rows=True)
 
     def prepare(self, problem: Problem) -> None:
@@ -145,10 +148,10 @@ class FactorisedRoleSettings(RoleSettings):
 
 @register
 class FactorisedRole(_Role):
-    """ROLE with Φ = U·V + b of rank r: N×r + r×L numbers instead of N×L; observed positives stay at their start."""
+    """ROLE with Φ = U·V + b of rank r: N×r + r×L numbers instead of N×L; observed positives stay fixed."""
 
     name = "role-factorised"
-    summary = "ROLE with label estimates of low rank, for label matrices that do not fit."
+    summary = "ROLE with low-rank label estimates, for label matrices that do not fit in memory."
     needs: ClassVar[Needs] = Needs(k=True, grows_with_rows=True)
     Settings = FactorisedRoleSettings
     settings: FactorisedRoleSettings
@@ -175,14 +178,14 @@ class FactorisedRole(_Role):
 
 @register
 class HalfRole(_Role):
-    """ROLE with Φ and its Adam moments in 16 bit, moving only the rows of the batch (row-sparse Adam).
+    """ROLE with Φ and its Adam moments in 16 bits, updating only the rows of the batch (row-sparse Adam).
 
-    6 bytes an entry instead of 12, and a step costs the batch, not the training set. Φ is rounded stochastically:
-    a step smaller than half a 16-bit unit would otherwise never move it.
+    6 bytes per entry instead of 12, and the cost of a step depends on the batch, not on the training set. Φ is rounded
+    stochastically: otherwise a step smaller than half a 16-bit unit would never change it.
     """
 
     name = "role-16bit"
-    summary = "ROLE with label estimates in 16 bit, moved only when their row is seen."
+    summary = "ROLE with 16-bit label estimates, updated only for the rows of the batch."
     needs: ClassVar[Needs] = Needs(k=True)
 
     def prepare(self, problem: Problem) -> None:
@@ -224,7 +227,7 @@ class HalfRole(_Role):
 
 
 def round_stochastically(values: Tensor, uniform: Tensor, dtype: torch.dtype) -> Tensor:
-    """To a narrower type, up or down with the probability that keeps the expectation; `uniform` in [0, 1) decides."""
+    """Round to a narrower type, up or down so that the expectation is kept; `uniform` in [0, 1) decides."""
     nearest = values.to(dtype)
     error = values - nearest.float()
     neighbour = torch.nextafter(nearest, torch.where(error > 0, math.inf, -math.inf).to(dtype))
@@ -233,7 +236,7 @@ def round_stochastically(values: Tensor, uniform: Tensor, dtype: torch.dtype) ->
 
 
 def hashed_uniform(rows: Tensor, visits: Tensor, classes: int) -> Tensor:
-    """Numbers in [0, 1) that depend on row, visit and class alone, so that a resumed run draws the same."""
+    """Compute numbers in [0, 1) from row, visit and class alone, so that a resumed run draws the same ones."""
     columns = torch.arange(classes, device=rows.device)
     mixed = rows[:, None] * 73856093 ^ columns * 19349663 ^ visits.long() * 83492791
     mixed = (mixed ^ (mixed >> 13)) * 1540483477 & 0x7FFFFFFF

@@ -17,7 +17,7 @@ PAPER = "Xie 2022"
 
 @dataclass(frozen=True)
 class PlcSettings:
-    """Sec. 4.1: λ_PLC = 1; δ = 0.6 as in the authors' code, which also teaches the observed positives."""
+    """Sec. 4.1: λ_PLC = 1; δ = 0.6 as in the authors' code, which also uses observed positives as targets."""
 
     threshold: float = 0.6
     consistency_weight: float = 1.0
@@ -26,14 +26,14 @@ class PlcSettings:
 
 @register
 class Plc(Method):
-    """L_AN + λ_PLC L_PLC (Eq. 2 and 4): AN on the weak view, whose sure predictions teach the strong view.
+    """L_AN + λ_PLC L_PLC (Eq. 2 and 4): AN on the weak view, whose confident predictions are the strong view's targets.
 
-    On features both views are the same and the weak one teaches itself.
+    On features both views are the same.
     """
 
     name = "plc"
     paper = PAPER
-    summary = "AN, and what a weak view is sure of is taught to a strong view."
+    summary = "AN, plus consistency: confident predictions for a weak view are the targets of a strong view."
     needs: ClassVar[Needs] = Needs(views=("weak", "strong"), splits="rows")
     Settings = PlcSettings  # type: ignore[assignment]
     settings: PlcSettings
@@ -56,9 +56,9 @@ class Plc(Method):
 class LacSettings(PlcSettings):
     """Sec. 3.2 and 4.1: λ_LAC = 1, τ = 0.5, a queue of 512; in the second stage δ = 0.9.
 
-    The paper trains the first stage to its end before the second; `first_stage` is that stage's share of all
-    epochs. At most `most_per_row` embeddings a row take part, the surest of the batch first: a fixed number, so that
-    nothing waits to learn how many there are.
+    The paper trains the first stage to its end before the second; `first_stage` is the first stage's share of all
+    epochs. At most `most_per_row` embeddings per row take part, the most confident of the batch first: the number is
+    fixed, so that the host does not wait for the device to count them.
     """
 
     second_threshold: float = 0.9
@@ -72,15 +72,15 @@ class LacSettings(PlcSettings):
 
 @register
 class Lac(Plc):
-    """Eq. 3: PLC, and in the second stage label-wise embeddings of one class drawn together, of two apart (Eq. 7).
+    """Eq. 3: PLC and, in the second stage, a contrastive loss on label-wise embeddings (Eq. 7).
 
     Anchors are the weak view's embeddings, keys the strong view's and the queue's; an embedding takes part if its
-    label is observed or the weak view predicts it above δ. On features, which have no label-wise embeddings, only
-    the first stage remains.
+    label is observed or the weak view predicts it above δ. Features have no label-wise embeddings: there only the first
+    stage is used.
     """
 
     name = "lac"
-    summary = "PLC, then embeddings of the same label are drawn together across images."
+    summary = "PLC, then a contrastive loss that brings embeddings of the same label together across images."
     needs: ClassVar[Needs] = Needs(views=("weak", "strong"), head="label-wise")
     Settings = LacSettings
     settings: LacSettings
@@ -90,7 +90,7 @@ class Lac(Plc):
 
     def prepare(self, problem: Problem) -> None:
         super().prepare(problem)
-        # One slot more than the queue holds: what must not be kept is written there.
+        # One slot more than the queue: entries that must not be kept are written there.
         slots = self.settings.queue + 1
         self.register_buffer("queue_embeddings", torch.zeros(slots, self.settings.embedding_width))
         self.register_buffer("queue_classes", torch.full((slots,), -1))
@@ -126,9 +126,9 @@ class Lac(Plc):
 
     @torch.no_grad()
     def _remember(self, embeddings: Tensor, classes: Tensor, valid: Tensor) -> None:
-        """The valid embeddings overwrite the oldest of the queue; positions are computed, nothing waits."""
+        """Overwrite the oldest entries of the queue with the valid embeddings, without waiting for the device."""
         size = self.settings.queue
-        recent = valid & (valid.flip(0).cumsum(0).flip(0) <= size)  # of more than fit, the last ones
+        recent = valid & (valid.flip(0).cumsum(0).flip(0) <= size)  # if there are more than fit, the last ones
         slot = torch.where(recent, (self.queue_position + recent.cumsum(0) - 1) % size, size)
         self.queue_embeddings.index_copy_(0, slot, embeddings.detach().to(self.queue_embeddings.dtype))
         self.queue_classes.index_copy_(0, slot, classes)

@@ -1,4 +1,4 @@
-"""Kim et al. 2022, large loss: what still costs most late in training is suspected to be a missed positive."""
+"""Kim et al. 2022, large loss: assumed negatives with a large loss are suspected to be missed positives."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,18 +16,21 @@ from spml.methods.registry import loss_method, register
 PAPER = "Kim 2022"
 
 loss_method("ll-r", large_loss_rejection, paper=PAPER,
-            summary="AN without the largest losses of each batch, more of them every epoch.")  # fmt: skip
+            summary="AN without the largest losses of each batch; more are dropped every epoch.")  # fmt: skip
 loss_method("ll-ct", large_loss_temporary_correction, paper=PAPER,
-            summary="AN with the largest losses of each batch counted as positives for that step.")  # fmt: skip
+            summary="AN with the largest losses of each batch counted as positives in that step.")  # fmt: skip
 
 
 @register
 class PermanentCorrection(Method):
-    """LL-Cp: from the second epoch on, the ⌈B·L·Δ/100⌉ largest unknown losses of a batch become positives for good."""
+    """LL-Cp: from the second epoch on, the ⌈B·L·Δ/100⌉ largest losses of unknown labels per batch become positives.
+
+    The change is permanent.
+    """
 
     name = "ll-cp"
     paper = PAPER
-    summary = "AN with the largest losses of each batch turned into positives for good."
+    summary = "AN with the largest losses of each batch turned into positives permanently."
     needs: ClassVar[Needs] = Needs()
 
     @dataclass(frozen=True)
@@ -42,14 +45,14 @@ class PermanentCorrection(Method):
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         flipped = self.memory.read(rows)
-        believed = torch.where(flipped & (labels == 0), 1, labels)
-        entries = assume_negative(logits, believed)
-        if clock.epoch == 1:  # nothing is learned yet, every loss is large
+        corrected = torch.where(flipped & (labels == 0), 1, labels)
+        entries = assume_negative(logits, corrected)
+        if clock.epoch == 1:  # nothing is learned yet: every loss is large
             return mean_entry(entries)
         count = large_loss_count(
             entries.shape[-2], entries.shape[-1], clock.epoch, self.settings.share, cumulative=False
         )
-        suspect = largest_unknown(entries, believed, count)
+        suspect = largest_unknown(entries, corrected, count)
         if self.training:
             self.memory.write(rows, flipped | suspect)
         return mean_entry(torch.where(suspect, positive_term(in_full_precision(logits)), entries))

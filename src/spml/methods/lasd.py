@@ -13,20 +13,20 @@ from spml.methods.registry import loss_method, register
 PAPER = "LASD"
 
 loss_method("las", leveraged_asymmetric, paper=PAPER, needs=MEAN_OF_ROWS, reduce=mean_row,
-            summary="ASL with its assumed negatives leveraged down.")  # fmt: skip
+            summary="ASL with down-weighted assumed negatives.")  # fmt: skip
 
 
 @register
 class Lasd(Method):
     """Eq. 8: LASD (Eq. 6) plus α times the squared distances between the predictions of three views (Eq. 7).
 
-    λ- follows from λ+ and k by Theorem 5.4; where k is unknown, k = 1. On features all views are the same and the
-    second term is zero; `consistency_weight` 0 leaves it, and the two further views, out.
+    λ- follows from λ+ and k by Theorem 5.4; if k is unknown, k = 1. On features all views are the same and the second
+    term is zero. With `consistency_weight` 0 the second term and the two strong views are not used.
     """
 
     name = "lasd"
     paper = PAPER
-    summary = "Confident unknowns count as positives, the rest as weak negatives; three views must agree."
+    summary = "Confident unknown labels count as positives, the rest as weak negatives; three views must agree."
     needs: ClassVar[Needs] = Needs(views=("weak", "strong", "strong"), splits="rows")
 
     @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is remembered per training row: one array over rows, saved with the run."""
+"""Per-row state of a method: one array over all training rows, saved with the run."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,33 @@ from torch import Tensor, nn
 
 
 class RowMemory(nn.Module):
-    """One value per (row, class, …) of the training set, behind any leading dimensions for heads.
+    """One value per (row, class, …) of the training set, after any leading dimensions for heads.
 
-    Every process holds all rows and makes every update, on the gathered batch: no merging is needed, and two
-    processes remember what one would. `trainable` makes the values a parameter that an optimiser moves.
+    Every process holds all rows and makes every update on the gathered batch, so nothing has to be merged and two
+    processes hold the same state as one.
+
+    Parameters
+    ----------
+    rows : int
+        Number of training rows.
+    entry : sequence of int
+        Shape of the state of one row, such as `(problem.classes,)`.
+    heads : sequence of int
+        Leading dimensions; pass `problem.heads`.
+    fill : float or Tensor
+        Initial values.
+    dtype : torch.dtype
+        Type of the values.
+    trainable : bool
+        Make the values a parameter, which `Method.parameter_groups` hands to the optimiser.
+
+    Examples
+    --------
+    >>> memory = RowMemory(rows=10, entry=(3,))
+    >>> memory.write(torch.tensor([4]), torch.tensor([[0.1, 0.2, 0.3]]))
+    >>> memory.read(torch.tensor([4, 5]))
+    tensor([[0.1000, 0.2000, 0.3000],
+            [0.0000, 0.0000, 0.0000]])
     """
 
     values: Tensor
@@ -37,7 +60,7 @@ class RowMemory(nn.Module):
             self.register_buffer("values", values)
 
     def read(self, rows: Tensor) -> Tensor:
-        """The values of these rows; gradients reach a trainable memory."""
+        """Return the values of these rows; gradients reach a trainable memory."""
         return self.values.index_select(self.row_dimension, rows)
 
     @torch.no_grad()

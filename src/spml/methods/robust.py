@@ -1,14 +1,14 @@
-"""Past the four papers: SPLC and Hill (Zhang et al. 2021), GR (Chen et al. 2024), BoostLU (Kim et al. 2023)."""
+"""Beyond the four papers: SPLC and Hill (Zhang et al. 2021), GR (Chen et al. 2024), BoostLU (Kim et al. 2023)."""
 
 from spml.losses import generalised_robust, hill, large_loss_rejection, self_paced_correction
 from spml.methods.base import MEAN_OF_ENTRIES, MEAN_OF_ROWS, Needs, mean_row
 from spml.methods.registry import loss_method
 
 loss_method("splc", self_paced_correction, paper="Zhang 2021", needs=MEAN_OF_ROWS, reduce=mean_row,
-            summary="Confident unknowns become positives from the second epoch on.")  # fmt: skip
+            summary="From the second epoch on, confident unknown labels become positives.")  # fmt: skip
 loss_method("hill", hill, paper="Zhang 2021", needs=MEAN_OF_ROWS, reduce=mean_row,
-            summary="Assumed negatives that are predicted very high are left alone.")  # fmt: skip
+            summary="Assumed negatives predicted close to 1 have almost no gradient.")  # fmt: skip
 loss_method("gr", generalised_robust, paper="Chen 2024", needs=MEAN_OF_ENTRIES,
-            summary="Each unknown label is part positive, part negative, as its prediction says.")  # fmt: skip
+            summary="Each unknown label is part positive, part negative, according to its prediction.")  # fmt: skip
 loss_method("boostlu", large_loss_rejection, paper="Kim 2023", needs=Needs(head="cam"), head_settings={"boost": 5.0},
-            summary="LL-R on class maps whose positive activations are boosted five times.")  # fmt: skip
+            summary="LL-R on class activation maps, with positive activations boosted five times.")  # fmt: skip

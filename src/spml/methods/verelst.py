@@ -1,7 +1,7 @@
 """Verelst et al. 2022, "Spatial Consistency Loss …": expected negatives (EN), with consistency (CL) and on maps (SCL).
 
-The exact published settings are not in the papers at hand: what follows is built from the method's description in
-its abstract and in LAC's comparison, and the numbers of LAC's Table 2 are not claimed.
+The exact published settings were not available: this follows the description in the paper's abstract and in LAC's
+comparison, and does not claim to reproduce the numbers of LAC's Table 2.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ PAPER = "Verelst 2022"
 
 @dataclass(frozen=True)
 class EnSettings:
-    """`momentum` of a row's running average over its visits, `class_momentum` of a class's over batches."""
+    """`momentum` of the running average per row, over epochs; `class_momentum` of the one per class, over batches."""
 
     momentum: float = 0.8
     class_momentum: float = 0.99
@@ -31,15 +31,15 @@ class EnSettings:
 
 @register
 class ExpectedNegative(Method):
-    """EN: an unknown label is a negative only while its running average stays under the average of its class.
+    """EN: an unknown label counts as negative only while its running average is below the average of its class.
 
-    Labels above it cost nothing. With `consistency_weight`, predictions for unknown labels are also held to
+    Labels above it cost nothing. With `consistency_weight`, predictions for unknown labels are also pulled towards
     their running average (CL).
     """
 
     name = "en"
     paper = PAPER
-    summary = "Unknown labels count as negative only while their average prediction stays low."
+    summary = "Unknown labels count as negative only while their average prediction is low."
     needs: ClassVar[Needs] = Needs()
     Settings = EnSettings  # type: ignore[assignment]
     settings: EnSettings
@@ -73,16 +73,16 @@ class EnClSettings(EnSettings):
 
 @register
 class ExpectedNegativeConsistent(ExpectedNegative):
-    """EN + CL: predictions are held to their average over past epochs."""
+    """EN + CL: predictions are pulled towards their average over past epochs."""
 
     name = "en-cl"
-    summary = "EN, with predictions held to their average over past epochs."
+    summary = "EN, plus consistency of predictions with their average over past epochs."
     Settings = EnClSettings
 
 
 @dataclass(frozen=True)
 class EnSclSettings(EnSettings):
-    """`map_size` is the side of the remembered heat maps, in image coordinates whatever the view shows."""
+    """`map_size`: side of the stored heat maps, in image coordinates, independent of the view."""
 
     spatial_weight: float = 1.0
     map_size: int = 10
@@ -90,10 +90,10 @@ class EnSclSettings(EnSettings):
 
 @register
 class SpatiallyConsistent(ExpectedNegative):
-    """EN + SCL: class maps are held to running-average heat maps of each training image."""
+    """EN + SCL: class maps are pulled towards running-average heat maps of each training image."""
 
     name = "en-scl"
-    summary = "EN, with class maps held to their average over past epochs."
+    summary = "EN, plus consistency of class maps with their average over past epochs."
     needs: ClassVar[Needs] = Needs(head="cam", geometry=True)
     Settings = EnSclSettings
     settings: EnSclSettings
@@ -110,28 +110,28 @@ class SpatiallyConsistent(ExpectedNegative):
         objective = self.objective(outputs.logits, batch.labels, batch.rows, clock)
         heat = torch.sigmoid(in_full_precision(outputs.maps))
         geometry = batch.geometry[0] if batch.geometry else None
-        remembered = self.heat.read(batch.rows).float()
-        known = ~torch.isnan(remembered)
-        filled = torch.where(known, remembered, 0.0)
+        stored = self.heat.read(batch.rows).float()
+        known = ~torch.isnan(stored)
+        filled = torch.where(known, stored, 0.0)
         height, width = heat.shape[-2:]
         grid = _view_grid(geometry, heat.shape[0], height, width, heat.device)
         target = F.grid_sample(filled, grid, align_corners=False, padding_mode="border")
-        seen = F.grid_sample(known.float(), grid, align_corners=False, padding_mode="border") > 0.5
-        spatial = torch.where(seen, (heat - target).square(), 0.0).mean()
+        covered = F.grid_sample(known.float(), grid, align_corners=False, padding_mode="border") > 0.5
+        spatial = torch.where(covered, (heat - target).square(), 0.0).mean()
         if self.training:
-            self._remember(batch.rows, heat.detach(), remembered, geometry)
+            self._update(batch.rows, heat.detach(), stored, geometry)
         return objective + self.settings.spatial_weight * spatial
 
-    def _remember(self, rows: Tensor, heat: Tensor, remembered: Tensor, geometry: Geometry | None) -> None:
+    def _update(self, rows: Tensor, heat: Tensor, stored: Tensor, geometry: Geometry | None) -> None:
         side = self.settings.map_size
         grid = _image_grid(geometry, heat.shape[0], side, heat.device)
-        seen = F.grid_sample(heat, grid, align_corners=False, padding_mode="border")
+        shown = F.grid_sample(heat, grid, align_corners=False, padding_mode="border")
         visible = (grid.abs() <= 1).all(-1)[:, None]
-        self.heat.write(rows, torch.where(visible, _moved(remembered, seen, self.settings.momentum), remembered))
+        self.heat.write(rows, torch.where(visible, _moved(stored, shown, self.settings.momentum), stored))
 
 
 def _moved(average: Tensor, value: Tensor, momentum: float) -> Tensor:
-    """One step of a running average; the first value where there is none yet."""
+    """Update a running average; the first value replaces NaN."""
     return torch.where(torch.isnan(average), value, torch.lerp(value, average, momentum))
 
 
@@ -141,7 +141,7 @@ def _centres(size: int, device: torch.device) -> Tensor:
 
 
 def _view_grid(geometry: Geometry | None, count: int, height: int, width: int, device: torch.device) -> Tensor:
-    """Where in the image each cell of a view lies, in grid_sample's (-1, 1) coordinates: (B, h, w, 2)."""
+    """Position in the image of each cell of a view, in grid_sample's (-1, 1) coordinates: (B, h, w, 2)."""
     y, x = torch.meshgrid(_centres(height, device), _centres(width, device), indexing="ij")
     x, y = x.expand(count, -1, -1), y.expand(count, -1, -1)
     if geometry is not None:
@@ -154,7 +154,7 @@ def _view_grid(geometry: Geometry | None, count: int, height: int, width: int, d
 
 
 def _image_grid(geometry: Geometry | None, count: int, size: int, device: torch.device) -> Tensor:
-    """Where in the view each cell of the image lies; outside (-1, 1) where the view does not show it."""
+    """Position in the view of each cell of the image; outside (-1, 1) if the view does not show it."""
     y, x = torch.meshgrid(_centres(size, device), _centres(size, device), indexing="ij")
     x, y = x.expand(count, -1, -1), y.expand(count, -1, -1)
     if geometry is not None:

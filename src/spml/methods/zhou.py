@@ -22,28 +22,28 @@ from spml.methods.registry import loss_method, register
 PAPER = "Zhou 2022"
 
 loss_method("em", entropy_maximisation, paper=PAPER, needs=MEAN_OF_ENTRIES, f1_threshold=0.75,
-            summary="Unknown labels are kept uncertain: their entropy is maximised.")  # fmt: skip
+            summary="The entropy of unknown labels is maximised, which keeps them uncertain.")  # fmt: skip
 loss_method("entmin", entropy_minimisation, paper=PAPER, needs=MEAN_OF_ENTRIES,
-            summary="Unknown labels are made certain: their entropy is minimised (a negative result).")  # fmt: skip
+            summary="The entropy of unknown labels is minimised (a negative result).")  # fmt: skip
 loss_method("dw", down_weighted, paper=PAPER, needs=MEAN_OF_ENTRIES,
-            summary="AN with assumed negatives at a tenth of their weight.")  # fmt: skip
+            summary="AN with assumed negatives at a tenth of the weight.")  # fmt: skip
 loss_method("n-ls", negative_smoothed, paper=PAPER, needs=MEAN_OF_ENTRIES,
-            summary="AN with only the assumed negatives smoothed.")  # fmt: skip
+            summary="AN with label smoothing for assumed negatives only.")  # fmt: skip
 
 
 @register
 class AsymmetricPseudoLabels(Method):
     """EM+APL, Algorithm 1 and Eq. 8.
 
-    After each epoch from `warm_up` (T_w) on, in every class the unknown labels with the lowest predictions get
-    the prediction as a soft label, an equal share an epoch until `proportion` (θ) of the class's unknown labels
-    has one. A label once given is never refreshed. Sec. 4.3's variants are settings: `hard` labels,
-    `positive_proportion` for positive pseudo-labels, `soft_weight` 1.
+    After each epoch from `warm_up` (T_w) on, the unknown labels of every class with the lowest predictions receive the
+    prediction as a soft label: an equal share per epoch, until `proportion` (θ) of the class's unknown labels have one.
+    Soft labels are never updated. The variants of Sec. 4.3 are settings: `hard` labels, `positive_proportion` for
+    positive pseudo-labels, `soft_weight` 1.
     """
 
     name = "em-apl"
     paper = PAPER
-    summary = "EM, then the surest negatives get soft pseudo-labels, a share an epoch."
+    summary = "EM, then the most confident negatives receive soft pseudo-labels, a share per epoch."
     needs: ClassVar[Needs] = Needs(epoch_predictions=True)
     f1_threshold = 0.75
 
@@ -81,24 +81,24 @@ class AsymmetricPseudoLabels(Method):
         rounds = clock.epochs - self.settings.warm_up
         if clock.epoch < self.settings.warm_up or clock.epoch >= clock.epochs or rounds <= 0:
             return
-        self._give(probabilities, self.settings.proportion / rounds, lowest=True)
+        self._assign(probabilities, self.settings.proportion / rounds, lowest=True)
         if self.settings.positive_proportion > 0:
-            self._give(probabilities, self.settings.positive_proportion / rounds, lowest=False)
+            self._assign(probabilities, self.settings.positive_proportion / rounds, lowest=False)
 
-    def _give(self, probabilities: Tensor, share: float, lowest: bool) -> None:
-        """Soft labels for ⌊share · U_c⌋ entries of each class c, U_c its unknown labels before any was given."""
+    def _assign(self, probabilities: Tensor, share: float, lowest: bool) -> None:
+        """Assign soft labels to ⌊share · U_c⌋ entries of each class c with U_c unknown labels at the start."""
         open_entries = self.unknown & torch.isnan(self.memory.values)
         count = (share * self.unknown.sum(-2, dtype=torch.float64)).long()
         scores = torch.where(open_entries, probabilities if lowest else -probabilities, torch.inf)
         order = scores.argsort(dim=-2, stable=True)
         place = torch.arange(scores.shape[-2], device=scores.device)[:, None]
         chosen = torch.zeros_like(open_entries).scatter(-2, order, (place < count).expand_as(order)) & open_entries
-        given = (
+        soft_labels = (
             (torch.zeros_like(probabilities) if lowest else torch.ones_like(probabilities))
             if self.settings.hard
             else probabilities
         )
-        self.memory.values.copy_(torch.where(chosen, given, self.memory.values))
+        self.memory.values.copy_(torch.where(chosen, soft_labels, self.memory.values))
 
 
 class _Regularised(Method):
@@ -127,7 +127,7 @@ class L1Regularised(_Regularised):
     """L1R, Appendix C: AN + λ Σ|w|."""
 
     name = "l1r"
-    summary = "AN with l1 regularisation."
+    summary = "AN with L1 regularisation."
     magnitude = torch.abs
 
 
@@ -136,5 +136,5 @@ class L2Regularised(_Regularised):
     """L2R, Appendix C: AN + λ Σ w²."""
 
     name = "l2r"
-    summary = "AN with l2 regularisation."
+    summary = "AN with L2 regularisation."
     magnitude = torch.square
