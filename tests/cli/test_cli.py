@@ -1,4 +1,4 @@
-"""The command line on tiny data: every command, and bad input as one sentence with exit code 2."""
+"""Every command on small data; errors in the input are one sentence and exit code 2."""
 
 import csv
 import json
@@ -259,7 +259,7 @@ def test_unreadable_labels_raise(spml, matrix, tmp_path):
 def test_options_are_checked_before_images_are_read(spml, photos, tmp_path):
     data = tmp_path / "photos"
     shutil.copytree(photos, data)
-    (data / "red" / "broken.jpg").write_bytes(b"no image")  # which would be said once they are
+    (data / "red" / "broken.jpg").write_bytes(b"no image")  # reported once images are read
     for option, value, sentence in (
         ("--head", "foo", "foo"),
         ("--model", "foo", "foo"),
@@ -408,7 +408,7 @@ def test_a_run_without_steps_can_be_restarted_with_other_settings(spml, matrix, 
     assert "the loss became" in text
     code, text = spml(*matrix, tmp_path / "run")
     assert code == 0, text
-    code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e-4)  # this one has made steps
+    code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e-4)  # this run has steps
     assert code == 2
     assert "train.learning_rate was 0.001, now 0.0001" in text
     for name in ("last", "best", "predictions"):  # as before the first checkpoint
@@ -607,12 +607,12 @@ def test_damaged_files_of_a_run_are_named(spml, trained, tmp_path, file, content
 
 def test_the_meaning_of_zeros_is_printed(spml, matrix, tmp_path):
     known = np.eye(3, dtype=np.int8)[np.load(tmp_path / "y.npy")]
-    for row, said in ((known[0], False), (np.ones(3), True)):
+    for row, expected in ((known[0], False), (np.ones(3), True)):
         known[0] = row
         np.save(tmp_path / "y.npy", known)
-        code, text = spml(*matrix, tmp_path / f"run-{said}", "--method", "an")
+        code, text = spml(*matrix, tmp_path / f"run-{expected}", "--method", "an")
         assert code == 0, text
-        assert ("0 is taken as absent" in text) is said
+        assert ("0 is taken as absent" in text) is expected
 
 
 @pytest.mark.parametrize("labels", [np.array(3), np.full(60, 2**63, np.uint64)])
@@ -623,7 +623,7 @@ def test_invalid_label_files_raise(spml, matrix, tmp_path, labels):
     assert "y.npy: " in text
 
 
-def test_brackets_in_a_path_are_shown(spml, matrix, tmp_path):
+def test_brackets_in_paths_are_printed(spml, matrix, tmp_path):
     assert spml(*matrix, tmp_path / "q[/b]")[0] == 0
     moved = tmp_path / "x [red].npy"
     (tmp_path / "x.npy").rename(moved)
@@ -675,7 +675,7 @@ def test_every_command_has_help_with_an_example(spml):
         assert f"Example: spml {name}" in " ".join(text.split())
 
 
-def test_an_interrupted_command_says_how_to_resume(spml, monkeypatch):
+def test_an_interrupted_command_prints_how_to_resume(spml, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 

@@ -207,7 +207,7 @@ def test_slope_offsets_and_confidences_are_estimated(world: World) -> None:
     assert np.abs(confidences - expected).mean() < 0.5 * before
     given_single = fitted.confidences(world.probabilities, world.known)[world.known == 0]
     truth = world.truth[world.known == 0]
-    for low in (0.2, 0.4, 0.6):  # of the labels said to be there with 20 to 40 %, so many are
+    for low in (0.2, 0.4, 0.6):  # of the labels with a confidence of 20 to 40 %, this share is present
         band = (given_single >= low) & (given_single < low + 0.2)
         assert truth[band].mean() == pytest.approx(given_single[band].mean(), abs=0.08)
 
@@ -290,7 +290,7 @@ def test_hard_cases_stay_finite() -> None:
         assert np.isfinite([fitted.slope, *fitted.offsets, *fitted.frequencies, *fitted.k.__dict__.values()]).all()
     never = World(200, seed=1)
     known = never.known.copy()
-    keep = never.single != 3  # a class nobody named
+    keep = never.single != 3  # a class that was never observed
     fitted = calibrate(never.probabilities[keep], known[keep])
     assert fitted.frequencies[3] < 0.1
 
@@ -363,9 +363,9 @@ def test_observed_labels_are_always_present(recovered: Recovered, run: RunFolder
 def test_entries_explain_each_label(recovered: Recovered, run: RunFolder) -> None:
     entries = recovered.entries
     assert (np.diff(entries.row) >= 0).all()
-    believed = ~entries.observed
-    assert believed.sum() > 100
-    assert (entries.confidence >= entries.threshold)[believed].all()
+    found_labels = ~entries.observed
+    assert found_labels.sum() > 100
+    assert (entries.confidence >= entries.threshold)[found_labels].all()
     np.testing.assert_array_equal(entries.threshold, recovered.thresholds[entries.label])
     np.testing.assert_array_equal(entries.probability, run.probabilities[entries.row, entries.label])
     for i in np.random.default_rng(0).choice(len(entries.row), 50):
@@ -412,11 +412,11 @@ def test_evaluation_agrees_with_a_loop(recovered: Recovered, world: World) -> No
     scores = evaluate_recovery(recovered, Labels.from_matrix(signed, CLASSES))
     present, truth, known = (a[recovered.rows] for a in (recovered.present(np.arange(2000)), signed, recovered.known))
     missing = (truth > 0) & (known == 0)
-    believed = present & (known == 0) & (truth != 0)
-    assert (scores.missing, scores.recovered) == (missing.sum(), believed.sum())
-    assert scores.right == (missing & believed).sum()
-    assert scores.precision == pytest.approx((missing & believed).sum() / believed.sum())
-    assert scores.recall == pytest.approx((missing & believed).sum() / missing.sum())
+    found_labels = present & (known == 0) & (truth != 0)
+    assert (scores.missing, scores.recovered) == (missing.sum(), found_labels.sum())
+    assert scores.right == (missing & found_labels).sum()
+    assert scores.precision == pytest.approx((missing & found_labels).sum() / found_labels.sum())
+    assert scores.recall == pytest.approx((missing & found_labels).sum() / missing.sum())
     assert scores.f1 == pytest.approx(2 * scores.precision * scores.recall / (scores.precision + scores.recall))
     for average, ours in (("micro", scores.f1_micro), ("macro", scores.f1_macro)):
         assert ours == pytest.approx(f1(present.astype(float), truth, 0.5, average, mask=truth != 0))
@@ -437,8 +437,7 @@ def test_rows_without_predictions_are_left_out(world: World) -> None:
 
 
 def test_without_validation_rows_training_rows_are_used(world: World) -> None:
-    nobody = np.zeros(0, np.int64)
-    found = recover(world.run(validation=nobody))
+    found = recover(world.run(validation=np.zeros(0, np.int64)))
     assert any("Calibrated on training rows" in note for note in found.notes)
     assert found.calibration.k.rows == 1000
     unlabelled = world.run()
@@ -489,9 +488,9 @@ def test_labelled_rows_improve_k() -> None:
 
 
 def test_k_defaults_to_the_value_given_to_training(world: World) -> None:
-    told = world.run(record={"method": {"name": "role"}, "k": 1.5})
-    assert recover(told).calibration.k.k == pytest.approx(1.5, rel=0.06)
-    assert recover(told, k=2.2).calibration.k.k == pytest.approx(2.2, rel=0.06)
+    with_k = world.run(record={"method": {"name": "role"}, "k": 1.5})
+    assert recover(with_k).calibration.k.k == pytest.approx(1.5, rel=0.06)
+    assert recover(with_k, k=2.2).calibration.k.k == pytest.approx(2.2, rel=0.06)
 
 
 def test_the_summary_describes_the_calibration(world: World, run: RunFolder, recovered: Recovered) -> None:

@@ -1,4 +1,4 @@
-"""The report: what it counts, what it escapes, and how it looks to a real browser."""
+"""Reports: counts, escaping, and rendering in a real browser."""
 
 import base64
 import dataclasses
@@ -63,13 +63,13 @@ def a_run(
     log: tuple[dict, ...] = (),
     classes: tuple[str, ...] = CLASSES,
 ) -> RunFolder:
-    """A run that never trained: random truth, one label of it given, predictions that know a little of it."""
+    """A run without training: random truth, one observed label per row, noisy predictions."""
     rng = np.random.default_rng(seed)
     data = np.random.default_rng(99)
     full = np.where(data.random((rows, len(classes))) < 0.35, 1, -1).astype(np.int8)
     full[np.arange(rows), data.integers(len(classes), size=rows)] = 1
     first = np.array([data.choice(np.flatnonzero(row > 0)) for row in full])
-    first[rows * 4 // 5 :] = -1  # nothing is known of the test rows
+    first[rows * 4 // 5 :] = -1  # no observed labels in the test rows
     scores = 1 / (1 + np.exp(-(1.2 * full + shift + 1.5 * rng.standard_normal(full.shape))))
     names = [f"photo {row}.jpg" for row in range(rows)]
     names[1] = EVIL_FILE
@@ -107,7 +107,7 @@ def a_run(
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A label-wise network, trained for a moment on built-in scenes, read back from its folder."""
+    """A label-wise network, trained briefly on built-in scenes and loaded from its folder."""
     torch.set_num_threads(1)
     options = {"train": 50, "test": 20, "size": 32}
     data = scenes(**options)
@@ -165,7 +165,7 @@ def report(tmp_path: Path, *runs: RunFolder, **options) -> tuple[Path, str, Pars
 @given(st.text(), st.text())
 def test_text_and_attributes_survive_escaping(text, value):
     parsed = Parsed(tag("p", text, title=value))
-    no_carriage = str.maketrans({"\r": "\n"})  # what a parser may do to line ends
+    no_carriage = str.maketrans({"\r": "\n"})  # parsers may change line endings
     assert "".join(parsed.texts).translate(no_carriage) == text.translate(no_carriage)
     assert parsed.tags == [("p", {"title": value})]
 
@@ -191,7 +191,7 @@ def test_percent_does_not_round_to_0_or_100(share, text):
     assert hundred(0.8314) == "83.1"
 
 
-# -- what is counted ----------------------------------------------------------------------------------------------
+# -- counts ----------------------------------------------------------------------------------------------
 
 
 def test_recovery_counts_agree_with_a_loop():
@@ -214,7 +214,7 @@ def test_recovery_counts_agree_with_a_loop():
 
 
 def test_test_rows_are_never_recovered_and_observed_labels_are_always_present():
-    run = a_run(shift=-9.0)  # believes nothing by itself
+    run = a_run(shift=-9.0)  # predicts nothing
     tables = RunTables(run)
     assert not tables.recovered.any()
     assert tables.present[run.labels.dense() > 0].all()
@@ -340,7 +340,7 @@ def test_log_ticks_and_places():
     assert Axis.over([3.0, math.nan, 3.0]).share(3.0) == pytest.approx(0.5)
 
 
-def test_a_line_chart_breaks_where_a_value_is_missing_and_lists_its_numbers():
+def test_line_charts_break_at_missing_values_and_list_their_numbers():
     text = line_chart(
         [Series("a<b", [1, 2, 3, 4, 5], [1, 2, math.nan, 4, 5], [0.1] * 5), Series("c", [1, 5], [2, 3])],
         title="t", x_label="x", y_label="y", mark=(2, "here"),
@@ -355,7 +355,7 @@ def test_a_line_chart_breaks_where_a_value_is_missing_and_lists_its_numbers():
     assert "a<b: 1 at 1, 5 at 5" in parsed.of("svg")[0]["aria-label"]
 
 
-def test_bars_of_many_labels_are_folded_and_none_is_lost():
+def test_many_bars_are_collapsed_but_complete():
     entries = [Bar(f"label {i}", i / 100, str(i)) for i in range(100)]
     parsed = Parsed(bars(entries))
     shown = parsed.text.split("All 100")
@@ -366,7 +366,7 @@ def test_bars_of_many_labels_are_folded_and_none_is_lost():
     assert styles == ["left:50.0%;width:25.0%", "left:0.0%;width:50.0%"]
 
 
-def test_every_run_has_its_place_on_the_scale_of_all():
+def test_spreads_share_one_scale():
     parsed = Parsed(spreads([Spread("a", [90.0, 80.0], "85.0", reference=100.0), Spread("b", [70.0], "70.0")]))
 
     def places(kind):
@@ -384,7 +384,7 @@ def test_every_run_has_its_place_on_the_scale_of_all():
     assert parsed.text.startswith("a 85.0 b 70.0 70 ")
 
 
-def test_a_heat_map_is_fuller_where_numbers_are_larger():
+def test_heat_map_opacity_grows_with_the_value():
     text = heat_map(np.array([[0.0, 1.0], [0.5, math.nan]]), title="t", x=Axis(0, 2), y=Axis(0, 2), low=0, high=1)
     cells = Parsed(text).of("rect")
     assert sorted(float(cell["fill-opacity"]) for cell in cells) == [0.5, 1.0]
@@ -392,7 +392,7 @@ def test_a_heat_map_is_fuller_where_numbers_are_larger():
     assert float(bottom_right["y"]) > float(next(c for c in cells if c["fill-opacity"] == "0.5")["y"])
 
 
-def test_the_lit_part_keeps_its_colour():
+def test_the_highlighted_part_keeps_its_colour():
     image = np.full((8, 8, 3), 200, np.uint8)
     weights = torch.zeros(2, 2)
     weights[0, 0] = 1
@@ -414,7 +414,7 @@ def _contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
-def test_colours_can_be_read(mode):
+def test_colours_have_enough_contrast(mode):
     colours = {name: pair[mode] for name, pair in PALETTE.items()}
     for text in ("text", "quiet", "accent", "missed", "given", "right", "wrong", "new"):
         for ground in ("page", "card"):
@@ -428,7 +428,7 @@ def test_colours_can_be_read(mode):
 # -- the page -----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_of_names_or_labels_becomes_markup(tmp_path):
+def test_names_and_labels_are_escaped(tmp_path):
     _, text, parsed = report(tmp_path, a_run())
     assert EVIL_CLASS not in text
     assert EVIL_FILE not in text
@@ -439,7 +439,7 @@ def test_nothing_of_names_or_labels_becomes_markup(tmp_path):
     assert "<b>" in parsed.text  # the data's name
 
 
-def test_the_page_asks_for_nothing_and_its_policy_forbids_it(tmp_path):
+def test_the_page_loads_nothing(tmp_path):
     _, text, parsed = report(tmp_path, a_run(), a_run(Path("runs/second"), name="em", seed=1))
     for name, attributes in parsed.tags:
         assert not attributes.keys() & {"srcset", "action", "data", "poster"}, name
@@ -541,7 +541,7 @@ def test_image_evidence_is_shown(trained, tmp_path):
     assert len({image["src"] for image in maps}) > 6
 
 
-def test_the_evidence_for_a_label_lies_where_its_features_are():
+def test_evidence_is_where_the_features_are():
     class Thirds(torch.nn.Module):
         """Three channels, each bright in one third of the map, from left to right."""
 
@@ -654,7 +654,7 @@ def test_without_the_truth_the_held_out_score_decides_which_run_is_best(tmp_path
     assert "The best method is" not in parsed.text
 
 
-def test_gains_are_of_the_means_over_the_assume_negative_baseline(tmp_path):
+def test_gains_compare_means_with_the_assume_negative_baseline(tmp_path):
     runs = several()
     _, _, parsed = report(tmp_path, *runs)
     an, em = (np.mean([RunTables(run).test_precision for run in part], 0) for part in (runs[:3], runs[3:5]))
@@ -672,11 +672,13 @@ def test_runs_trained_on_more_labels_are_references(tmp_path):
     more.record["data"]["labels"] = labels.subset(more.train).fingerprint()
     fewer = dataclasses.replace(a_run(Path("runs/fewer"), seed=3), train=np.arange(20))
     fewer.record["data"]["labels"] = fewer.labels.subset(fewer.train).fingerprint()
-    made = groups([RunTables(run) for run in (*runs, more, fewer)])
+    all_groups = groups([RunTables(run) for run in (*runs, more, fewer)])
     a_row = np.count_nonzero(shown[more.train]) / len(more.train)
     given = [("1.0", 36), (f"{a_row:.1f}", 36), ("1.0", 20)]
-    assert [group.name for group in made] == [f"an (labels {labels} per row, rows {rows})" for labels, rows in given]
-    assert [group.reference for group in made] == ["", "was trained on more labels per row", ""]
+    assert [group.name for group in all_groups] == [
+        f"an (labels {labels} per row, rows {rows})" for labels, rows in given
+    ]
+    assert [group.reference for group in all_groups] == ["", "was trained on more labels per row", ""]
     _, _, parsed = report(tmp_path, *runs, more)
     assert "Reference: it was trained on more labels per row" in parsed.text
 
@@ -687,8 +689,8 @@ def test_runs_are_grouped_by_everything_but_the_seed():
     other.record["model"]["head"] = "cam"
     other.record["model"]["head_settings"] = {"boost": 5.0}
     smoothed = a_run(seed=3, name="an-ls")
-    made = groups([RunTables(run) for run in (plain, other, again, smoothed)])
-    assert [(group.name, len(group.runs)) for group in made] == [
+    all_groups = groups([RunTables(run) for run in (plain, other, again, smoothed)])
+    assert [(group.name, len(group.runs)) for group in all_groups] == [
         ("an (head linear)", 2),
         ("an (head cam)", 1),
         ("an-ls", 1),
@@ -699,7 +701,7 @@ def label_budget(rows: list[dict]) -> StudyChart:
     return StudyChart("Score by number of labels", rows, "labels", x_label="observed labels", log_x=True)
 
 
-def test_studies_draw_mean_and_spread():
+def test_studies_show_mean_and_spread():
     rows = [
         {"method": name, "labels": str(n), "test_map": str(0.1 * n + 0.01 * seed)}
         for name in ("an", "role")
@@ -741,14 +743,14 @@ def test_the_centre_of_the_landscape_is_the_network(trained):
     assert landscape.offsets.tolist() == [-0.5, 0, 0.5]
     positions = torch.randperm(len(trained.train), generator=torch.Generator().manual_seed(0))[:16].sort().values
     labels = trained.labels.subset(trained.train)
-    made = method("role")
-    made.prepare(Problem(labels, k=2.5, seeds=0))
+    role = method("role")
+    role.prepare(Problem(labels, k=2.5, seeds=0))
     from spml.runs.files import read_tensors
 
-    made.load_state_dict(read_tensors(trained.folder / "best-memory.safetensors")[0])
+    role.load_state_dict(read_tensors(trained.folder / "best-memory.safetensors")[0])
     with torch.no_grad():
         logits = trained.network()(trained.store.batch(trained.train[positions.numpy()])).logits
-        expected = made.objective(logits, labels.batch(positions.numpy()), positions, Clock(trained.best["epoch"], 2))
+        expected = role.objective(logits, labels.batch(positions.numpy()), positions, Clock(trained.best["epoch"], 2))
     assert landscape.values[1, 1] == pytest.approx(float(expected), rel=1e-5)
     assert len(np.unique(landscape.values)) == 9
     again = loss_landscape(trained, 16, steps=3, reach=0.5)
@@ -757,12 +759,12 @@ def test_the_centre_of_the_landscape_is_the_network(trained):
 
 def test_the_landscape_of_soft_labels_is_their_cross_entropy(trained, tmp_path):
     labels = trained.labels.subset(trained.train)
-    seen = torch.rand(labels.shape, generator=torch.Generator().manual_seed(0)).half()
-    write_tensors(tmp_path / "best-memory.safetensors", {"memory.values": seen}, {})
+    soft_labels = torch.rand(labels.shape, generator=torch.Generator().manual_seed(0)).half()
+    write_tensors(tmp_path / "best-memory.safetensors", {"memory.values": soft_labels}, {})
     record = {**trained.record, "method": {"name": "auto"}}
     rows, logits = torch.arange(8), torch.randn(8, 10, generator=torch.Generator().manual_seed(1))
     loss = own_loss(dataclasses.replace(trained, folder=tmp_path, record=record), labels)
-    expected = F.binary_cross_entropy_with_logits(logits, seen[:8].float(), reduction="none").sum(1).mean()
+    expected = F.binary_cross_entropy_with_logits(logits, soft_labels[:8].float(), reduction="none").sum(1).mean()
     assert float(loss(logits, labels.batch(rows.numpy()), rows)) == pytest.approx(float(expected), rel=1e-4)
 
 
@@ -814,36 +816,36 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH")
 
 CHECK = """
-const said = {};
+const result = {};
 const images = [...document.images];
 const ground = () => getComputedStyle(document.body).backgroundColor;
 const button = document.getElementById("theme");
 addEventListener("load", () => {
   document.querySelectorAll("details").forEach((part) => { part.open = true; });
-  said.images = images.length;
-  said.shown = images.filter((image) => image.complete && image.naturalWidth > 0).length;
-  said.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
-  said.hacked = "hacked" in window;
+  result.images = images.length;
+  result.shown = images.filter((image) => image.complete && image.naturalWidth > 0).length;
+  result.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
+  result.hacked = "hacked" in window;
   const before = ground(), name = button.textContent;
   button.click();
-  said.toggled = ground() !== before && button.textContent !== name && !button.hidden;
-  said.remembered = localStorage.getItem("spml-report-theme") === document.documentElement.dataset.theme;
+  result.toggled = ground() !== before && button.textContent !== name && !button.hidden;
+  result.remembered = localStorage.getItem("spml-report-theme") === document.documentElement.dataset.theme;
   button.click();
-  said.back = ground() === before;
-  document.body.dataset.check = JSON.stringify(said);
+  result.back = ground() === before;
+  document.body.dataset.check = JSON.stringify(result);
 });
 """
 
 
 def with_script(page: str, script: str) -> str:
-    """The page with one more script, which its policy is told of."""
+    """The page with one more script, added to its policy."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = page.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
     return page.replace("</body>", f"<script>{script}</script></body>")
 
 
 def chromium(page: Path, profile: Path, *options: str, width: int = 1100) -> tuple[str, list[str]]:
-    """What the browser prints, and what its console said."""
+    """Output of the browser, and the messages of its console."""
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     flags += "--disable-component-update --disable-sync --hide-scrollbars --enable-logging=stderr"
     command = [CHROMIUM, *flags.split(), f"--user-data-dir={profile}", f"--window-size={width},900", *options]
@@ -861,9 +863,9 @@ def test_the_browser_shows_every_image_and_switches_themes(tmp_path, width):
         page.write_text(with_script(text, CHECK), encoding="utf-8")
         dom, console = chromium(page, tmp_path / "profile", "--dump-dom", width=width)
         assert console == []
-        said = dict(re.findall(r'"(\w+)":(\w+)', Parsed(dom).of("body")[0]["data-check"]))
-        assert int(said.pop("images")) == int(said.pop("shown")) > 10
-        assert said == {
+        result = dict(re.findall(r'"(\w+)":(\w+)', Parsed(dom).of("body")[0]["data-check"]))
+        assert int(result.pop("images")) == int(result.pop("shown")) > 10
+        assert result == {
             "wide": "false", "hacked": "false", "toggled": "true", "remembered": "true", "back": "true",
         }  # fmt: skip
 
