@@ -1,0 +1,199 @@
+"""Recovered labels: what is recovered, from which rows, and how it is evaluated."""
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit
+
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.metrics import f1
+from spml.recover import (
+    Recovered,
+    evaluate_recovery,
+    recover,
+)
+from spml.runs.folder import RunFolder
+from support.recovery import CLASSES, World
+
+
+def test_observed_labels_are_always_present(recovered: Recovered, run: RunFolder) -> None:
+    entries = recovered.entries
+    rows, columns = run.labels.subset(recovered.rows).positives()
+    handed = set(zip(entries.row[entries.observed].tolist(), entries.label[entries.observed].tolist(), strict=True))
+    assert handed == set(zip(recovered.rows[rows].tolist(), columns.tolist(), strict=True))
+    assert (entries.confidence[entries.observed] == 1).all()
+    low = recover(run, threshold=1.0).entries
+    assert low.observed.sum() == entries.observed.sum()
+
+
+def test_entries_explain_each_label(recovered: Recovered, run: RunFolder) -> None:
+    entries = recovered.entries
+    assert (np.diff(entries.row) >= 0).all()
+    found_labels = ~entries.observed
+    assert found_labels.sum() > 100
+    assert (entries.confidence >= entries.threshold)[found_labels].all()
+    np.testing.assert_array_equal(entries.threshold, recovered.thresholds[entries.label])
+    np.testing.assert_array_equal(entries.probability, run.probabilities[entries.row, entries.label])
+    for i in np.random.default_rng(0).choice(len(entries.row), 50):
+        of_class = run.probabilities[recovered.rows, entries.label[i]]
+        assert (
+            entries.rank[i]
+            == 1
+            + (of_class > entries.probability[i]).sum()
+            + ((of_class == entries.probability[i]) & (recovered.rows < entries.row[i])).sum()
+        )
+    same_row = np.diff(entries.row) == 0
+    later = entries.observed[1:].astype(int) * 2 + entries.confidence[1:]
+    earlier = entries.observed[:-1].astype(int) * 2 + entries.confidence[:-1]
+    assert (earlier >= later)[same_row].all()
+
+
+def test_requested_rows(run: RunFolder, recovered: Recovered) -> None:
+    np.testing.assert_array_equal(recovered.rows, np.concatenate([run.train, run.validation]))
+    everything = recover(run, rows="all")
+    assert len(everything.rows) == len(run.names)
+    assert not everything.entries.observed[np.isin(everything.entries.row, run.test)].any()
+    assert recovered.present(run.test).any()
+    np.testing.assert_array_equal(recovered.confidence(run.test), everything.confidence(run.test))
+    entries = recovered.entries
+    table = np.zeros((len(run.names), len(CLASSES)), bool)
+    table[entries.row, entries.label] = True
+    np.testing.assert_array_equal(recovered.present(recovered.rows), table[recovered.rows])
+    assert recovered.summary().startswith(f"Recovered {(~entries.observed).sum():,} missing labels in 1,600 rows")
+
+
+def test_recovered_labels_are_mostly_correct(recovered: Recovered, run: RunFolder) -> None:
+    assert run.truth is not None
+    scores = evaluate_recovery(recovered, run.truth)
+    assert scores.precision > 0.7
+    assert scores.recall > 0.6
+    only_observed = evaluate_recovery(recover(run, threshold=1.0), run.truth)
+    assert scores.f1_micro > only_observed.f1_micro + 0.05
+
+
+def test_evaluation_agrees_with_a_loop(recovered: Recovered, world: World) -> None:
+    signed = world.signed
+    signed[5:30, 2] = 0
+    signed[40] = 0
+    scores = evaluate_recovery(recovered, Labels.from_matrix(signed, CLASSES))
+    present, truth, known = (a[recovered.rows] for a in (recovered.present(np.arange(2000)), signed, recovered.known))
+    missing = (truth > 0) & (known == 0)
+    found_labels = present & (known == 0) & (truth != 0)
+    assert (scores.missing, scores.recovered) == (missing.sum(), found_labels.sum())
+    assert scores.right == (missing & found_labels).sum()
+    assert scores.precision == pytest.approx((missing & found_labels).sum() / found_labels.sum())
+    assert scores.recall == pytest.approx((missing & found_labels).sum() / missing.sum())
+    assert scores.f1 == pytest.approx(2 * scores.precision * scores.recall / (scores.precision + scores.recall))
+    for average, ours in (("micro", scores.f1_micro), ("macro", scores.f1_macro)):
+        assert ours == pytest.approx(f1(present.astype(float), truth, 0.5, average, mask=truth != 0))
+
+
+def test_rows_without_predictions_are_left_out(world: World) -> None:
+    probabilities = world.probabilities.copy()
+    probabilities[[0, 3, 1100]] = np.nan
+    found = recover(world.run(probabilities=probabilities))
+    assert not np.isin([0, 3, 1100], found.rows).any()
+    assert "3 rows are left out" in found.notes[0]
+    assert np.isnan(found.confidences[3]).all()
+    assert np.isfinite(found.confidences[found.rows]).all()
+    assert not found.present([0])[0, world.single[0] - 1]
+    everywhere = world.run(probabilities=np.full_like(probabilities, np.nan))
+    with pytest.raises(InputError, match="no predictions for the requested rows"):
+        recover(everywhere)
+
+
+def test_without_validation_rows_training_rows_are_used(world: World) -> None:
+    found = recover(world.run(validation=np.zeros(0, np.int64)))
+    assert any("Calibrated on training rows" in note for note in found.notes)
+    assert found.calibration.k.rows == 1000
+    unlabelled = world.run()
+    known = unlabelled.labels.dense()
+    known[unlabelled.validation] = 0
+    assert recover(world.run(labels=Labels.from_matrix(known, CLASSES))).calibration.k.rows == 1000
+    with pytest.raises(InputError, match="no row with a label"):
+        recover(world.run(labels=Labels.from_matrix(np.zeros_like(known), CLASSES)))
+
+
+def test_known_negatives_are_never_recovered(world: World) -> None:
+    run = world.run()
+    known = run.labels.dense()
+    known[: len(run.train), 1] = np.where(known[: len(run.train), 1] > 0, 1, -1)
+    found = recover(world.run(labels=Labels.from_matrix(known, CLASSES)))
+    assert not (found.present(run.train) & (known[run.train] < 0)).any()
+
+
+def test_labelled_rows_are_known_and_used_for_calibration(world: World, run: RunFolder) -> None:
+    rows = np.array([7, 900, 1700])
+    labels = Labels.from_matrix(world.signed[rows], CLASSES)
+    found = recover(run, labelled=(labels, rows))
+    assert found.calibration.full_rows == 3
+    assert found.calibration.k.rows == len(run.validation) + 3
+    np.testing.assert_array_equal(found.present(rows), world.truth[rows])
+    with pytest.raises(InputError, match="got labels of 3 rows for 2"):
+        recover(run, labelled=(labels, rows[:2]))
+    with pytest.raises(InputError, match="the labelled rows have the classes a, b"):
+        recover(run, labelled=(Labels.from_indices([0], ["a", "b"]), [0]))
+    wrong = world.signed[rows]
+    wrong[1, world.single[900]] = -1
+    with pytest.raises(InputError, match=r"row 900 \(photos/ü 900.*is labelled absent"):
+        recover(run, labelled=(Labels.from_matrix(wrong, CLASSES), rows))
+
+
+def test_labelled_rows_improve_k() -> None:
+    truth = World(600, seed=9)
+    flat = truth.run(probabilities=expit(0.2 * logit(truth.probabilities.astype(float)) + 1).astype(np.float32))
+    rows = np.arange(200)
+    with_them = recover(flat, labelled=(Labels.from_matrix(truth.signed[rows], CLASSES), rows))
+    without = recover(flat)
+    true = truth.truth.sum(axis=1).mean()
+    assert abs(with_them.calibration.k.k - true) < 0.05 * true
+    assert (
+        with_them.calibration.k.high - with_them.calibration.k.low
+        < without.calibration.k.high - without.calibration.k.low
+    )
+
+
+def test_k_defaults_to_the_value_given_to_training(world: World) -> None:
+    with_k = world.run(record={"method": {"name": "role"}, "k": 1.5})
+    assert recover(with_k).calibration.k.k == pytest.approx(1.5, rel=0.06)
+    assert recover(with_k, k=2.2).calibration.k.k == pytest.approx(2.2, rel=0.06)
+
+
+def test_the_summary_describes_the_calibration(world: World, run: RunFolder, recovered: Recovered) -> None:
+    estimate = recovered.calibration.k
+    expected = f"labels per row: {estimate.k:.1f} (90% interval {estimate.low:.1f} to {estimate.high:.1f})."
+    assert recovered.summary().endswith(
+        f"Calibrated on {len(run.validation)} held-out rows, each with one observed label and no full labels; "
+        f"estimated {expected}"
+    )
+    labelled = (Labels.from_matrix(world.signed[:2], CLASSES), [0, 1])
+    assert (
+        f"{len(run.validation) + 2} held-out rows, 2 of them fully labelled"
+        in recover(run, labelled=labelled).summary()
+    )
+    assert recover(run, k=1.5).summary().endswith("no full labels; with k = 1.5 as given.")
+    without = recover(world.run(validation=np.zeros(0, np.int64)))
+    assert "Calibrated on 1,000 training rows" in without.summary()
+
+
+def test_an_uncertain_k_is_reported(world: World) -> None:
+    rng = np.random.default_rng(0)
+    nothing_learned = expit(rng.normal(0, 0.3, world.probabilities.shape)).astype(np.float32)
+    assert any(
+        "Give k (`spml recover --k`), or label some" in note
+        for note in recover(world.run(probabilities=nothing_learned)).notes
+    )
+    assert recover(world.run()).notes == ()
+
+
+def test_invalid_arguments_raise(run: RunFolder, recovered: Recovered) -> None:
+    with pytest.raises(InputError, match="rows is 'test'"):
+        recover(run, rows="test")  # type: ignore[arg-type]
+    for threshold in (0.0, 1.5, "f2", float("nan")):
+        with pytest.raises(InputError, match="threshold is"):
+            recover(run, threshold=threshold)  # type: ignore[arg-type]
+    for k in (0.0, -1.0, float("nan"), len(CLASSES) + 1.0):
+        with pytest.raises(InputError, match=f"k must be above 0 and at most {len(CLASSES)}"):
+            recover(run, k=k)
+    with pytest.raises(InputError, match="the truth has 1 rows"):
+        evaluate_recovery(recovered, Labels.from_indices([0], CLASSES))

@@ -1,0 +1,276 @@
+"""Calibration against enumeration and known truth; thresholds against brute force."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
+from scipy.optimize import approx_fprime
+from scipy.special import expit, logit
+
+from spml.calibration import _WEIGHTS, _Fit, _others_absent
+from spml.errors import InputError
+from spml.labels import KEstimate
+from spml.metrics import f1
+from spml.recover import (
+    Calibration,
+    calibrate,
+    estimate_frequencies,
+    expected_f1_thresholds,
+)
+from support.recovery import CLASSES, World
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World(2000)
+
+
+def as_they_are(classes: int, at_least_one: bool = True) -> Calibration:
+    """A calibration that changes no probability."""
+    return Calibration(1.0, np.zeros(classes), at_least_one, np.zeros(classes), KEstimate(0, 0, 0, 0), 0, 0.0)
+
+
+# The model
+
+
+def enumerated(p: np.ndarray, single: int | None, absent: tuple[int, ...] = ()) -> np.ndarray:
+    """P(y_j = 1 | at least one label, z = single) by summing over all label sets."""
+    weight, with_label = 0.0, np.zeros(len(p))
+    for labels in itertools.product((0, 1), repeat=len(p)):
+        y = np.array(labels)
+        if not y.any() or y[list(absent)].any() or (single is not None and not y[single]):
+            continue
+        probability = np.prod(np.where(y, p, 1 - p)) / (1 if single is None else y.sum())
+        weight += probability
+        with_label += probability * y
+    return with_label / weight
+
+
+@given(nps.arrays(np.float64, 5, elements=st.floats(0.001, 0.999)), st.integers(0, 4))
+def test_confidences_agree_with_enumeration(p: np.ndarray, single: int) -> None:
+    calibration = as_they_are(5)
+    known = np.zeros((3, 5), np.int8)
+    known[1:, single] = 1
+    other = (single + 1) % 5
+    known[2, other] = -1
+    confidences = calibration.confidences(np.stack([p] * 3), known)
+    np.testing.assert_allclose(confidences[0], enumerated(p, None), rtol=1e-5)
+    np.testing.assert_allclose(confidences[1], enumerated(p, single), rtol=1e-5)
+    np.testing.assert_allclose(confidences[2], enumerated(p, single, (other,)), rtol=1e-5)
+
+
+def test_known_labels_are_certain_and_several_positives_do_not_change_the_rest() -> None:
+    p = np.array([[0.2, 0.5, 0.7, 0.9]])
+    known = np.array([[1, 1, 0, -1]], np.int8)
+    np.testing.assert_allclose(as_they_are(4).confidences(p, known), [[1, 1, 0.7, 0]], rtol=1e-6)
+    np.testing.assert_allclose(as_they_are(4, at_least_one=False).confidences(p), p, rtol=1e-6)
+    assert np.isfinite(as_they_are(4).confidences(np.array([[0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]]))).all()
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "tolerance"), [(2, 1.0, 1e-12), (20, 1.5, 1e-12), (312, 31.0, 1e-9), (1000, 200.0, 1e-3)]
+)
+def test_the_integral_is_the_mean_inverse_number_of_labels(classes: int, labels: float, tolerance: float) -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(classes)) * labels
+    p = np.minimum(p, 0.95)
+    count = np.ones(1)  # the distribution of the number of other labels, one label at a time
+    for q in p[1:]:
+        count = np.convolve(count, [1 - q, q])
+    expected = count @ (1 / np.arange(1, len(count) + 1))
+    assert (_WEIGHTS @ _others_absent(p[None], np.zeros(1, np.int64)))[0] == pytest.approx(expected, rel=tolerance)
+
+
+@pytest.mark.parametrize("at_least_one", [True, False])
+@pytest.mark.parametrize("k", [None, 1.9])
+def test_the_gradient_matches_the_objective(at_least_one: bool, k: float | None) -> None:
+    world = World(40, seed=3)
+    known = world.known.copy()
+    known[:10] = world.signed[:10]
+    known[10:15, 2] = np.where(world.truth[10:15, 2], known[10:15, 2], -1)
+    fit = _Fit(logit(world.probabilities.astype(float)), known, (known != 0).all(axis=1), at_least_one, k)
+    theta = np.random.default_rng(0).normal(0, 0.5, len(CLASSES) + 2)
+    value, gradient = fit.objective(theta)
+    assert np.isfinite(value)
+    np.testing.assert_allclose(
+        gradient, approx_fprime(theta, lambda t: fit.objective(t)[0], 1e-6), rtol=1e-3, atol=1e-4
+    )
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_fit_is_finite_without_confident_labels() -> None:
+    world = World(40, seed=3)
+    fit = _Fit(logit(world.probabilities.astype(float)), world.known, np.zeros(40, bool), True, 1.1)
+    theta = np.zeros(len(CLASSES) + 2)
+    theta[1] = -500.0  # probabilities about 1e-217, whose squares are 0
+    value, gradient = fit.objective(theta)
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+
+
+# Calibration
+
+
+@pytest.mark.parametrize("level", [-4.0, -1.0])
+def test_k_and_frequencies_are_estimated_from_single_positives(level: float) -> None:
+    world = World(4000, level=level)
+    found = estimate_frequencies(world.probabilities, world.single)
+    true_k = world.truth.sum(axis=1).mean()
+    assert found.k.k == pytest.approx(true_k, rel=0.06)
+    assert found.k.low < true_k < found.k.high
+    assert found.k.high - found.k.low < 0.5 * true_k
+    np.testing.assert_allclose(found.frequencies, world.truth.mean(axis=0), atol=0.04)
+
+
+def test_slope_offsets_and_confidences_are_estimated(world: World) -> None:
+    fitted = calibrate(world.probabilities, world.known)
+    assert fitted.slope == pytest.approx(world.slope, rel=0.2)
+    np.testing.assert_allclose(fitted.offsets, world.offsets, atol=0.6)
+    expected = world.p / (1 - np.prod(1 - world.p, axis=1, keepdims=True))
+    confidences = fitted.confidences(world.probabilities)
+    assert np.abs(confidences - expected).mean() < 0.03
+    before = np.abs(world.probabilities - expected).mean()
+    assert np.abs(confidences - expected).mean() < 0.5 * before
+    given_single = fitted.confidences(world.probabilities, world.known)[world.known == 0]
+    truth = world.truth[world.known == 0]
+    for low in (0.2, 0.4, 0.6):  # of the labels with a confidence of 20 to 40 %, this share is present
+        band = (given_single >= low) & (given_single < low + 0.2)
+        assert truth[band].mean() == pytest.approx(given_single[band].mean(), abs=0.08)
+
+
+def test_the_likelihood_of_observed_labels_prefers_better_predictions(world: World) -> None:
+    fitted = calibrate(world.probabilities, world.known)
+    p = expit(fitted.slope * logit(world.probabilities.astype(float)) + fitted.offsets)
+    rows = np.arange(50)
+    named = [
+        sum(
+            np.prod(np.where(y, p[row], 1 - p[row])) / sum(y)
+            for y in itertools.product((0, 1), repeat=len(CLASSES))
+            if y[world.single[row]]
+        )
+        / (1 - np.prod(1 - p[row]))
+        for row in rows
+    ]
+    few = calibrate(world.probabilities[rows], world.known[rows])
+    assert few.log_likelihood >= np.log(named).mean() - 1e-3  # fitted to these rows, it is no less likely
+    assert few.log_likelihood == pytest.approx(np.log(named).mean(), abs=0.15)
+    assert fitted.log_likelihood == pytest.approx(np.log(named).mean(), abs=0.3)
+    rng = np.random.default_rng(0)
+    noisy = [
+        calibrate(expit(logit(world.probabilities.astype(float)) + sd * rng.normal(size=p.shape)), world.known)
+        for sd in (0.3, 0.6, 1.2)
+    ]
+    likelihoods = [fitted.log_likelihood, *(other.log_likelihood for other in noisy)]
+    assert likelihoods == sorted(likelihoods, reverse=True)
+
+
+def test_data_with_one_label_per_row_has_k_of_one() -> None:
+    rng = np.random.default_rng(0)
+    single = rng.integers(0, 5, 1500)
+    logits = rng.normal(0, 1, (1500, 5)) + 3 * np.eye(5)[single]  # often unsure which of two it is
+    assert estimate_frequencies(expit(logits), single).k.k < 1.15
+
+
+def test_a_given_k_is_kept(world: World) -> None:
+    for k in (1.4, 2.5):
+        fitted = calibrate(world.probabilities, world.known, k=k)
+        assert fitted.confidences(world.probabilities).sum(axis=1).mean() == pytest.approx(k, rel=0.03)
+        assert fitted.k.low == fitted.k.high == fitted.k.k
+
+
+def test_fully_labelled_rows_narrow_k() -> None:
+    few = World(60, seed=5)
+    single = calibrate(few.probabilities, few.known)
+    full = calibrate(few.probabilities, few.signed)
+    assert (single.full_rows, full.full_rows) == (0, 60)
+    assert full.k.high - full.k.low < 0.7 * (single.k.high - single.k.low)
+    assert full.k.k == pytest.approx(few.truth.sum(axis=1).mean())
+
+
+def test_rows_without_a_label_drop_the_at_least_one_assumption(world: World) -> None:
+    known = world.known.copy()
+    known[::4] = 0
+    with_empty = calibrate(world.probabilities, known)
+    assert not with_empty.at_least_one
+    assert calibrate(world.probabilities, world.known).at_least_one
+    dull = np.full((1, len(CLASSES)), 0.01)
+    assert with_empty.confidences(dull).sum() < 1 <= calibrate(world.probabilities, world.known).confidences(dull).sum()
+    empty = world.signed.copy()
+    empty[:5] = -1
+    assert not calibrate(world.probabilities, empty).at_least_one
+
+
+def test_calibration_does_not_depend_on_the_order_of_rows_or_classes(world: World) -> None:
+    rng = np.random.default_rng(0)
+    rows, columns = rng.permutation(300), rng.permutation(len(CLASSES))
+    first = calibrate(world.probabilities[:300], world.known[:300])
+    second = calibrate(world.probabilities[rows][:, columns], world.known[rows][:, columns])
+    np.testing.assert_allclose(second.offsets, first.offsets[columns], atol=1e-2)
+    np.testing.assert_allclose(second.frequencies, first.frequencies[columns], atol=1e-3)
+
+
+def test_hard_cases_stay_finite() -> None:
+    one = np.array([[1, 0, 0]], np.int8)
+    for p in ([[1.0, 1.0, 1.0]], [[0.0, 0.0, 0.0]], [[0.5, 0.5, 0.5]]):
+        fitted = calibrate(np.array(p, np.float32), one)
+        assert np.isfinite([fitted.slope, *fitted.offsets, *fitted.frequencies, *fitted.k.__dict__.values()]).all()
+    never = World(200, seed=1)
+    known = never.known.copy()
+    keep = never.single != 3  # a class that was never observed
+    fitted = calibrate(never.probabilities[keep], known[keep])
+    assert fitted.frequencies[3] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: calibrate(np.full((2, 3), np.nan), np.ones((2, 3), np.int8)), "row 0 has a probability"),
+        (lambda: calibrate(np.array([[0.5], [1.5]]), np.ones((2, 1), np.int8)), "row 1 has a probability"),
+        (lambda: calibrate(np.full((2, 3), 0.5), np.ones((2, 2), np.int8)), "rows × 2 classes"),
+        (lambda: calibrate(np.full((2, 3), 0.5), np.ones((1, 3), np.int8)), r"known has the shape \(1, 3\)"),
+        (lambda: calibrate(np.full((2, 3), 0.5), np.zeros((2, 3), np.int8)), "none of the 2 rows"),
+        (lambda: calibrate(np.full((2, 3), 0.5), np.ones((2, 3), np.int8), k=4), "k is 4: .* at most 3"),
+        (lambda: estimate_frequencies(np.full((2, 3), 0.5), [0, 3]), "classes are 0 to 2"),
+        (lambda: estimate_frequencies(np.full((2, 3), 0.5), [0.0, 1.0]), "one class index"),
+        (lambda: as_they_are(3).confidences(np.full((2, 4), 0.5)), "rows × 3 classes"),
+        (lambda: expected_f1_thresholds(np.zeros((0, 3))), "at least one row"),
+    ],
+)
+def test_invalid_calibration_input_raises(call: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        call()
+
+
+# Thresholds
+
+
+@given(nps.arrays(np.float64, (7, 2), elements=st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.7, 0.9, 1.0])))
+def test_thresholds_have_the_best_expected_f1(confidences: np.ndarray) -> None:
+    def expected(p: np.ndarray, threshold: float) -> float:
+        taken = p >= threshold
+        return 2 * p[taken].sum() / (taken.sum() + p.sum())
+
+    for together, parts in ((False, confidences.T), (True, confidences.reshape(1, -1))):
+        thresholds = expected_f1_thresholds(confidences, together=together)
+        for p, threshold in zip(parts, thresholds, strict=False):
+            if p.sum() == 0:
+                assert threshold == np.inf
+                continue
+            best = max(expected(p, candidate) for candidate in p)
+            assert expected(p, threshold) == pytest.approx(best)
+
+
+def test_thresholds_are_close_to_the_best_ones(world: World) -> None:
+    fitted = calibrate(world.probabilities, world.known)
+    confidences = fitted.confidences(world.probabilities)
+    ours = f1(confidences, world.truth, expected_f1_thresholds(confidences) - 1e-9, "macro")
+    best = np.mean(
+        [
+            max(f1(confidences[:, [c]], world.truth[:, [c]], bar, "macro") for bar in np.linspace(0.05, 0.95, 19))
+            for c in range(len(CLASSES))
+        ]
+    )
+    assert ours > best - 0.01
