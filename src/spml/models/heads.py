@@ -235,12 +235,7 @@ class LabelWiseHead(Head):
         with_maps: bool = False,
     ) -> None:
         super().__init__()
-        check_count("head setting heads", heads)
-        step = math.lcm(heads, 4)  # attention splits the width by heads, the sine encoding by four
-        if width is None:
-            width = max(min(channels, 2048) // self.width_divisor // step * step, step)
-        elif check_count("head setting width", width) % step:
-            raise InputError(f"head setting width must be a multiple of {step} with {heads} heads, not {width}")
+        width = self._check_width(width, channels, check_count("head setting heads", heads))
         feedforward = 4 * width if feedforward is None else check_count("head setting feedforward", feedforward)
         check_count("head setting encoder_layers", encoder_layers, least=0)
         check_count("head setting decoder_layers", decoder_layers)
@@ -273,6 +268,14 @@ class LabelWiseHead(Head):
             self.projection = nn.Sequential(
                 nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, projection_width)
             )
+
+    def _check_width(self, width: int | None, channels: int, heads: int) -> int:
+        step = math.lcm(heads, 4)  # attention splits the width by heads, the sine encoding by four
+        if width is None:
+            return max(min(channels, 2048) // self.width_divisor // step * step, step)
+        if check_count("head setting width", width) % step:
+            raise InputError(f"head setting width must be a multiple of {step} with {heads} heads, not {width}")
+        return width
 
     @torch.no_grad()
     def start_from_frequencies(self, frequencies: Tensor) -> bool:
