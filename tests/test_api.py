@@ -250,6 +250,15 @@ def test_save_pretrained_loads_without_the_training_data(tables, on_images, on_f
             loaded.report(tmp_path / "report.html")
 
 
+def test_the_command_predicts_with_a_pretrained_folder(tables, on_features, tmp_path):
+    on_features.save_pretrained(tmp_path / "model")
+    for recover in (False, True):
+        for folder in (tables / "on-features", tmp_path / "model"):
+            out = tmp_path / f"{folder.name}.csv"
+            predict_files(folder, [tables / "x.npy"], out, recover=recover, device="cpu")
+        assert (tmp_path / "model.csv").read_bytes() == (tmp_path / "on-features.csv").read_bytes()
+
+
 def test_model_card_describes_the_run(on_images, on_features, tmp_path):
     on_images.save_pretrained(tmp_path / "images")
     card = (tmp_path / "images" / "README.md").read_text()

@@ -49,7 +49,7 @@ def train(
 ) -> "Run":
     """Train a multi-label classifier from one observed label per example.
 
-    Training can be interrupted; the same call resumes it.
+    Training can be interrupted; the same call resumes it. Under torchrun, all machines must share the run folder.
 
     Parameters
     ----------

@@ -1,5 +1,6 @@
 """Export a trained classifier to ONNX: from pixels or features to calibrated probabilities (extra `export`)."""
 
+import copy
 import json
 import logging
 import warnings
@@ -45,7 +46,7 @@ def export_onnx(predictor: Predictor, path: Path) -> None:
         computes probabilities that differ by more than 1e-4.
     """
     onnx, onnxruntime = _packages()
-    graph = _CalibratedNetwork(predictor).eval()
+    graph = copy.deepcopy(_CalibratedNetwork(predictor)).cpu().eval()  # the predictor's own network stays on its device
     name, example = _example(predictor)
     batch = {0: torch.export.Dim("batch")}
     with _quiet():
@@ -82,51 +83,29 @@ def calibrated_probabilities(predictor: Predictor, inputs: Tensor) -> Float32:
 
 
 class _CalibratedNetwork(nn.Module):
-    """Network and `Calibration.confidences` in float32, without a cancellation that float32 could not bear."""
+    """Network and `Calibration.confidences`, in a form that float32 computes accurately."""
 
     offsets: Tensor
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
-        network, calibration = predictor.network, predictor.decision.calibration
-        self.network = _FeatureLogits(network) if isinstance(network, FeatureClassifier) else _ImageLogits(network)
-        self.slope, self.at_least_one = float(calibration.slope), calibration.at_least_one
+        calibration = predictor.decision.calibration
+        self.network, self.slope, self.at_least_one = predictor.network, calibration.slope, calibration.at_least_one
         self.register_buffer("offsets", torch.tensor(calibration.offsets, dtype=torch.float32))
-        self.cpu()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        logits = self.network(inputs).clamp(-_MAX_LOGIT, _MAX_LOGIT) * self.slope + self.offsets
+        if isinstance(self.network, FeatureClassifier):  # its own `forward` depends on the number of rows
+            logits = F.linear(self.network.standardise(inputs), *self.network.head())
+        else:
+            logits = self.network(inputs).logits
+        logits = logits.clamp(-_MAX_LOGIT, _MAX_LOGIT) * self.slope + self.offsets
         present = torch.sigmoid(logits)
         if not self.at_least_one:
             return present
+        # 1 - Π (1 - p) = -expm1(x) with x = Σ log(1 - p), and expm1(x) = 2t / (1 - t) with t = tanh(x / 2)
         half = torch.tanh(-F.softplus(logits).sum(1, keepdim=True) / 2)
-        some = (
-            -2 * half / (1 - half)
-        )  # 1 - exp(Σ log(1 - p)) = 1 - Π (1 - p), by expm1(x) = 2t / (1 - t), t = tanh(x/2)
+        some = -2 * half / (1 - half)
         return present / torch.where(some > 0, some, 1.0)
-
-
-class _ImageLogits(nn.Module):
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.network(images).logits
-        return logits
-
-
-class _FeatureLogits(nn.Module):
-    """The classifier without its choice between two computations, which depends on the number of rows."""
-
-    def __init__(self, network: FeatureClassifier) -> None:
-        super().__init__()
-        weight, bias = network.head()
-        self.network = network
-        self.weight, self.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
-
-    def forward(self, features: Tensor) -> Tensor:
-        return F.linear(self.network.standardise(features), self.weight, self.bias)
 
 
 def _example(predictor: Predictor) -> tuple[str, Tensor]:

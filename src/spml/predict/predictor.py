@@ -108,7 +108,11 @@ class Predictor:
 
 
 def open_predictor(run: Path, device: str = "auto") -> Predictor:
-    """The predictor of a run folder; an unfinished run predicts with its best epoch so far."""
+    """Open a run folder, finished or not, or a folder that `save_pretrained` wrote."""
+    from spml.predict.pretrained import is_pretrained, load_pretrained  # which builds predictors itself
+
+    if is_pretrained(run):
+        return load_pretrained(run, device)[0]
     if not (run / "best.safetensors").exists():
         raise InputError(f"{run} is not a finished run: it holds no best.safetensors")
     finished = (run / PREDICTIONS).exists()
@@ -139,7 +143,7 @@ def predict_files(
     Parameters
     ----------
     run : Path
-        Run folder.
+        Run folder, or a folder that `save_pretrained` wrote.
     inputs : sequence of Path
         Image files and folders of images, or one `.npy` feature matrix, or one `.parquet` table.
     out : Path
