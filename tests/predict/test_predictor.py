@@ -108,7 +108,7 @@ def write_invalid_tables(folder):
         ("on-features", "photos", {}, "trained on features, not on images"),
         ("on-images", "x.npy", {}, "trained on images, not on features"),
         ("on-images", "wide.parquet", {}, "none of the columns f0, f1, f2, f3, f4 holds images"),
-        ("on-features", "paths.parquet", {}, "no column names images"),
+        ("on-features", "paths.parquet", {}, "no column contains images"),
         ("on-features", "nothing.parquet", {}, "no such file"),
         ("on-features", "narrow.npy", {}, "was trained on 5 features per row, not 4"),
         ("on-features", "lists.parquet", {"label_column": "label"}, "used only with recover"),
