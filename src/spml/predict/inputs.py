@@ -21,6 +21,7 @@ from pyarrow import compute, parquet
 from scipy.sparse import issparse
 
 from spml.data.formats import columns
+from spml.data.formats.embedded_images import holds_images
 from spml.data.formats.folder import hidden
 from spml.data.stores.decode import SUFFIXES, Policy, decode
 from spml.data.stores.features import FeatureStore, first_not_finite
@@ -242,12 +243,12 @@ class TableReader:
             labels = [label_column, *(columns.usual(kind, names) for kind in ("label", "split"))]
             self.inputs = columns.feature_columns(path, table, [name for name in (self.id, *labels) if name])
         else:
-            files = [field.name for field in schema if _holds_files(field.type)]
+            files = [field.name for field in schema if holds_images(field.type)]
             image = columns.usual("image", names) or (files[0] if files else None)
             if image is None:
                 raise InputError(f"{path}: none of the columns {', '.join(names)} holds images (paths or bytes)")
             self.inputs = [image]
-        self.is_path = spec.image_size is not None and not _holds_files(schema.field(self.inputs[0]).type)
+        self.is_path = spec.image_size is not None and not holds_images(schema.field(self.inputs[0]).type)
         for column in (self.id, self.label, self.inputs[0] if self.is_path else None):
             if column is not None:
                 self._texts(table, column)  # a wrong type is found without reading a row
@@ -325,16 +326,6 @@ class TableReader:
             name = self.names(part, start)[wrong[0]]
             raise InputError(f"{self.path}: row {name} has a feature that is not a finite number")
         return matrix
-
-
-def _is_bytes(kind: Any) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _holds_files(kind: Any) -> bool:
-    """Whether a column holds encoded images: bytes, or Hugging Face's structs of bytes and path."""
-    fields = list(kind) if pa.types.is_struct(kind) else []
-    return _is_bytes(kind) or any(field.name == "bytes" and _is_bytes(field.type) for field in fields)
 
 
 def _file_content(cell: Any) -> Any:
