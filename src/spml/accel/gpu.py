@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from spml.accel.bf16_weights import Bf16Weights
 from spml.accel.convolution import WeightGradStream, speed_up
 from spml.accel.graph import PrefetchStream, Step, StepGraph
-from spml.accel.heads import B, HeadSteps, R, new_stream, replay_epoch, run_branches
+from spml.accel.heads import HeadSteps, new_stream, replay_epoch, run_branches
 from spml.methods import Batch, Clock
 
 
@@ -86,13 +86,8 @@ class GpuAccelerator:
             with self._prefetch.preparing():
                 prepare_next()
 
-    def new_stream(self) -> torch.cuda.Stream | None:
-        """A stream for a branch of `run_branches`."""
-        return new_stream()
-
-    def run_branches(self, job: Callable[[B], R], branches: Sequence[B]) -> list[R]:
-        """Run the job for every branch, in parallel where possible."""
-        return run_branches(job, branches)
+    new_stream = staticmethod(new_stream)
+    run_branches = staticmethod(run_branches)
 
     def replay_epoch(self, groups: Sequence[HeadSteps], clock: Clock, rows: int) -> int:
         """Train linear heads on the full batches of an epoch; returns the number of rows used."""

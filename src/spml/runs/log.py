@@ -1,4 +1,4 @@
-"""The log of a run: one JSON object a line, the truth that everything else is drawn from."""
+"""The log of a run: one JSON object per line."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from spml.runs.files import write_text
 
 
 class Tracker(Protocol):
-    """Something that also wants the numbers: TensorBoard, trackio."""
+    """Receives the logged numbers as well: TensorBoard, trackio."""
 
     def log(self, values: dict[str, float], step: int) -> None: ...
 
@@ -41,7 +41,7 @@ _TRACKERS: dict[str, Callable[[Path], Tracker]] = {"tensorboard": _TensorBoard, 
 
 
 def tracker(name: str, folder: Path) -> Tracker:
-    """A tracker by name; it comes with the extra `track`."""
+    """A tracker by name. Trackers need the extra `track`."""
     if name not in _TRACKERS:
         raise InputError(f"track must be one of {', '.join(_TRACKERS)}, not {name!r}")
     try:
@@ -51,22 +51,23 @@ def tracker(name: str, folder: Path) -> Tracker:
 
 
 class RunLog:
-    """Lines of `log.jsonl`. A resumed run drops what was written after its checkpoint."""
+    """The lines of `log.jsonl`. A resumed run drops those written after its checkpoint."""
 
     def __init__(self, path: Path, trackers: tuple[Tracker, ...] = ()) -> None:
         self.path, self.trackers = path, trackers
 
     def cut(self, step: int) -> None:
-        """Forget every line of a later step than `step`."""
+        """Drop all lines of steps after `step`."""
         if self.path.exists():
             kept = [line for line in read_log(self.path) if line["step"] <= step]
             write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def has(self, kind: str) -> bool:
-        """Whether a line of this kind is there."""
+        """Whether there is a line of this kind."""
         return self.path.exists() and any(line["kind"] == kind for line in read_log(self.path))
 
     def write(self, kind: str, step: int, **values: Any) -> None:
+        """Append a line, and give its numbers to the trackers."""
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         numbers = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
@@ -75,7 +76,7 @@ class RunLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a log; a last line cut short by a kill is left out."""
+    """All complete lines of a log. A killed run may leave its last line incomplete."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:

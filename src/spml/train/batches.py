@@ -1,5 +1,7 @@
 """Batches for training: which rows, in which order, in which views."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -13,22 +15,21 @@ from spml.train.examples import Examples, read_rows
 from spml.train.settings import TrainSettings
 
 
+@dataclass(frozen=True)
 class BatchMaker:
     """Makes the batches of a training. Each is a function of seed and step alone."""
 
-    def __init__(
-        self,
-        training: Examples,
-        method: Method,
-        average: nn.Module | None,
-        settings: TrainSettings,
-        processes: Processes,
-        device: torch.device,
-    ) -> None:
-        self.training, self.method, self.average = training, method, average
-        self.settings, self.processes, self.device = settings, processes, device
-        # A mean over rows is the mean of the processes' means: nothing has to be gathered.
-        self.by_rows = processes.count > 1 and method.is_objective and method.needs.splits is not None
+    training: Examples
+    method: Method
+    average: nn.Module | None
+    settings: TrainSettings
+    processes: Processes
+    device: torch.device
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the loss is a mean over rows: each process computes that of its rows, and nothing is gathered."""
+        return self.processes.count > 1 and self.method.is_objective and self.method.needs.splits is not None
 
     def order(self, epoch: int) -> np.ndarray:
         """The positions of all training rows, in the order of this epoch."""

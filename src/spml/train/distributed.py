@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from spml.train.device import choose_device
+
 
 class GatheredOutputs(tuple[Tensor, Tensor | None, Tensor | None]):
     """A classifier's outputs for the whole batch, gathered from all processes."""
@@ -101,6 +103,15 @@ class Processes:
         """Wait for all processes."""
         if self.count > 1:
             dist.barrier()
+
+
+def start_processes(name: str) -> tuple[Processes, torch.device]:
+    """Join the other processes, if there are any, and choose this one's device."""
+    processes, device = Processes(), choose_device(name)
+    if device.type == "cuda" and processes.count > 1:
+        device = torch.device("cuda", processes.local_rank)
+    processes.start(device)
+    return processes, device
 
 
 def _leave() -> None:

@@ -103,12 +103,8 @@ class Evaluation:
     """Predictions and validation scores with the settings of a training."""
 
     def __init__(self, settings: TrainSettings, processes: Processes, device: torch.device) -> None:
-        self._options: dict[str, Any] = {
-            "device": device,
-            "batch_size": settings.evaluation_batch,
-            "precision": settings.precision,
-            "processes": processes,
-        }
+        self._options: dict[str, Any] = {"device": device, "processes": processes, "precision": settings.precision}
+        self._options["batch_size"] = settings.evaluation_batch
 
     def predict(self, networks: Sequence[nn.Module], examples: Examples) -> list[Tensor]:
         """Probabilities for all rows, from every network."""

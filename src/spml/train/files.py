@@ -16,6 +16,7 @@ from spml.runs.checkpoint import BackgroundWriter, TensorFile
 from spml.runs.files import read_json, read_tensors, write_text
 from spml.runs.log import RunLog, Tracker
 from spml.train.distributed import Processes
+from spml.train.examples import Examples
 from spml.train.settings import TrainSettings
 from spml.train.state import TrainingState
 
@@ -88,8 +89,8 @@ def run_record(
     classifier: nn.Module,
     method: Method,
     settings: TrainSettings,
-    training: Labels,
-    validation: Labels | None,
+    training: Examples,
+    validation: Examples | None,
     *,
     k: float | None,
     source: str,
@@ -101,13 +102,13 @@ def run_record(
         "train": settings.as_record(),
         "model": getattr(classifier, "description", {"module": type(classifier).__name__}),
         "data": {
-            "rows": len(training),
-            "labels": training.fingerprint(),
-            "validation": None if validation is None else validation.fingerprint(),
+            "rows": len(training.rows),
+            "labels": training.labels.fingerprint(),
+            "validation": None if validation is None else validation.labels.fingerprint(),
             **({"source": source} if source else {}),
         },
         "k": k,
-        "classes": list(training.classes),
+        "classes": list(training.labels.classes),
     }
 
 

@@ -20,11 +20,10 @@ from spml.calibration import calibrate
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.models import Classifier, Head
-from spml.train.distributed import Processes
-from spml.train.examples import Examples, Store
+from spml.train.batches import BatchMaker
+from spml.train.examples import Store
 from spml.train.linear import FeatureRows, HeadResult, HeadSpec, train_heads
 from spml.train.pooled_features import pooled_features
-from spml.train.settings import TrainSettings
 from spml.train.state import TrainingState
 
 # Small objects are found in a larger image; the features of both sizes are averaged. 1.5 times the size finds as much
@@ -105,23 +104,14 @@ def probe(
     return probe_features(features, labels, seed=seed, device=device, progress=progress)
 
 
-def start_from_probes(
-    state: TrainingState,
-    training: Examples,
-    settings: TrainSettings,
-    processes: Processes,
-    *,
-    device: torch.device,
-    keep_head: bool,
-    progress: bool,
-) -> None:
+def start_from_probes(state: TrainingState, batches: BatchMaker, *, keep_head: bool, progress: bool) -> None:
     """Give the method soft labels of the training rows and, unless `keep_head`, start the head as the mean probe."""
-    classifier = state.classifier
+    classifier, training, settings = state.classifier, batches.training, batches.settings
     assert isinstance(classifier, Classifier)
-    options: dict[str, Any] = {"seed": settings.seed, "device": device, "precision": settings.precision}
+    options: dict[str, Any] = {"seed": settings.seed, "device": batches.device, "precision": settings.precision}
     result = probe(classifier, training.store, training.rows, training.labels, progress=progress, **options)
-    soft_labels, weight, bias = (torch.as_tensor(part).to(device) for part in result)
-    processes.synchronise([soft_labels, weight, bias])  # equal in all processes, however their devices round
+    soft_labels, weight, bias = (torch.as_tensor(part).to(batches.device) for part in result)
+    batches.processes.synchronise([soft_labels, weight, bias])  # equal in all processes, however their devices round
     head = classifier.head
     if isinstance(head, Head) and not keep_head:
         started = head.start_from_linear(weight, bias) or head.start_from_frequencies(soft_labels.mean(0))

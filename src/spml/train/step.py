@@ -11,8 +11,6 @@ from spml.methods import Batch, Clock
 from spml.train.accelerator import Accelerator
 from spml.train.batches import BatchMaker
 from spml.train.device import seed_generators, step_seed
-from spml.train.distributed import Processes
-from spml.train.settings import TrainSettings
 from spml.train.state import TrainingState
 
 
@@ -20,23 +18,16 @@ class StepRunner:
     """Runs training steps on a state. The loss is added to `state.loss_sum`; `state.step` is left to the caller."""
 
     def __init__(
-        self,
-        state: TrainingState,
-        batches: BatchMaker,
-        settings: TrainSettings,
-        processes: Processes,
-        device: torch.device,
-        accelerator: Accelerator,
-        interrupted: threading.Event,
+        self, state: TrainingState, batches: BatchMaker, accelerator: Accelerator, interrupted: threading.Event
     ) -> None:
-        self.state, self.batches, self.settings = state, batches, settings
-        self.processes, self.device, self.accelerator = processes, device, accelerator
-        self.interrupted = interrupted
-        self.stopping = torch.zeros((), device=device)  # above 0: one of the processes was interrupted
-        self._own_loss = torch.zeros((), device=device)  # this process's loss until the next transfer
+        self.state, self.batches, self.accelerator, self.interrupted = state, batches, accelerator, interrupted
+        self.settings, self.processes, self.device = batches.settings, batches.processes, batches.device
+        self.stopping = torch.zeros((), device=self.device)  # above 0: one of the processes was interrupted
+        self._own_loss = torch.zeros((), device=self.device)  # this process's loss until the next transfer
         self._next: tuple[np.ndarray, int] | None = None  # positions and step of the next batch
         self._prepared: Batch | None = None  # the next batch, once it is prepared
-        if processes.count == 1 and settings.accumulate == 1:  # every step is the same sequence of kernels
+        settings = self.settings
+        if self.processes.count == 1 and settings.accumulate == 1:  # every step is the same sequence of kernels
             changes = state.method.needs.epoch_predictions
             accelerator.record_steps(state.classifier, precision=settings.precision, changes_between_epochs=changes)
 

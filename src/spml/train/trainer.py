@@ -20,8 +20,8 @@ from spml.runs.files import lock_folder
 from spml.runs.log import Tracker
 from spml.train.accelerator import Accelerator, choose_accelerator
 from spml.train.batches import BatchMaker
-from spml.train.device import choose_device, keep_freed_memory
-from spml.train.distributed import Processes
+from spml.train.device import keep_freed_memory
+from spml.train.distributed import start_processes
 from spml.train.evaluation import Evaluation
 from spml.train.examples import Examples, batch_numbers, check_labels
 from spml.train.files import TrainingFiles, run_record
@@ -92,7 +92,9 @@ class Trainer:
         check_labels(method, training.labels)
         if validation is not None:
             training.labels.check_same_classes(validation.labels, "validation")
-        self._join_processes(device)
+        self.processes, self.device = start_processes(device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.progress = progress and self.processes.first
         self.batches = math.ceil(len(training.rows) / self.settings.batch_size)
         self.steps = self.batches * self.settings.epochs
@@ -106,18 +108,9 @@ class Trainer:
         shared = (self.settings, self.processes, self.device)
         self.batch_maker = BatchMaker(training, method, self.state.average, *shared)
         self._interrupted = interrupted or threading.Event()
-        self.step_runner = StepRunner(self.state, self.batch_maker, *shared, self.accelerator, self._interrupted)
+        self.step_runner = StepRunner(self.state, self.batch_maker, self.accelerator, self._interrupted)
         self._evaluation = Evaluation(*shared)
         self.files = TrainingFiles(self.folder, self.state, self.record, self.processes, trackers)
-
-    def _join_processes(self, device: str) -> None:
-        self.processes = Processes()
-        self.device = choose_device(device)
-        if self.device.type == "cuda" and self.processes.count > 1:
-            self.device = torch.device("cuda", self.processes.local_rank)
-        self.processes.start(self.device)
-        if self.device.type == "cpu":
-            keep_freed_memory()
 
     def _supports_probes(self, classifier: nn.Module) -> bool:
         from spml.train.soft_labels import supports_probes  # scipy is slow to import, and few methods need it
@@ -141,15 +134,8 @@ class Trainer:
 
     def record(self) -> dict[str, Any]:
         """Everything that decides the outcome, as in run.json. A run resumes only with equal values."""
-        return run_record(
-            self.classifier,
-            self.method,
-            self.settings,
-            self.training.labels,
-            None if self.validation is None else self.validation.labels,
-            k=self.k,
-            source=self.source,
-        )
+        data = (self.training, self.validation)
+        return run_record(self.classifier, self.method, self.settings, *data, k=self.k, source=self.source)
 
     def predict(self, examples: Examples) -> Tensor:
         """Probabilities for all rows; every process predicts its share and receives all."""
@@ -190,15 +176,7 @@ class Trainer:
         if self._uses_probes:
             from spml.train.soft_labels import start_from_probes
 
-            start_from_probes(
-                self.state,
-                self.training,
-                self.settings,
-                self.processes,
-                device=self.device,
-                keep_head=self._keeps_head,
-                progress=self.progress,
-            )
+            start_from_probes(self.state, self.batch_maker, keep_head=self._keeps_head, progress=self.progress)
 
     def _stopped_early(self) -> bool:
         patience = self.settings.early_stopping
