@@ -685,6 +685,16 @@ def test_an_interrupted_command_prints_how_to_resume(spml, monkeypatch):
     assert "Interrupted. Run the same command to resume." in text
 
 
+def test_exhausted_memory_is_reported_in_one_sentence(spml, monkeypatch):
+    def fail(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("spml.runs.folder.describe", fail)
+    code, text = spml("info", ".")
+    assert code == 2
+    assert text == "spml: memory ran out: use a smaller --batch-size or --size, or fewer --workers\n"
+
+
 def test_settings_are_parsed_by_type():
     read = parse_settings(["a=1", "b=0.5", "c=true", "d=word"])
     assert read == {"a": 1, "b": 0.5, "c": True, "d": "word"}

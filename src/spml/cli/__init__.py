@@ -66,6 +66,10 @@ def _exit_code() -> int:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+    except Exception as error:
+        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":  # the latter is torch's
+            raise
+        return _fail("memory ran out: use a smaller --batch-size or --size, or fewer --workers")
     return 0
 
 
