@@ -1,4 +1,4 @@
-"""The annotator's choice: against every possible set of labels, and where its integral is not exact any more."""
+"""The annotator's choice: against every possible set of labels, and with many classes."""
 
 import itertools
 import math
@@ -12,8 +12,8 @@ from spml.losses.annotator import log_probability_observed
 from support import loss_oracles as oracle
 
 
-def test_the_chances_of_all_names_sum_to_that_of_any_label() -> None:
-    """Enumerate all sets of labels: each present label is named with probability 1 / |set|."""
+def test_probabilities_of_all_observed_labels_sum_to_that_of_any_label() -> None:
+    """Enumerate all sets of labels: each present label is observed with probability 1 / |set|."""
     logits = torch.tensor([0.3, -1.2, 2.0, 0.0], dtype=torch.float64)
     p = torch.sigmoid(logits).tolist()
     named = [0.0] * 4
@@ -40,8 +40,8 @@ def test_many_classes(classes: int, mean_logit: float, tolerance: float) -> None
     np.testing.assert_allclose(ours.numpy(), oracle.annotator_choice(logits, labels), atol=tolerance)
 
 
-def test_two_labels_named_equally_often_are_both_there() -> None:
-    """What a softmax cannot say: the likelihood of (½, ½) is highest at p = (1, 1)."""
+def test_two_labels_observed_equally_often_are_both_present() -> None:
+    """Unlike with a softmax, the likelihood of (½, ½) is highest at p = (1, 1)."""
     logits = torch.zeros(2, requires_grad=True)
     optimiser = torch.optim.Adam([logits], lr=0.3)
     labels = torch.tensor([[1, 0], [0, 1]])
@@ -52,7 +52,7 @@ def test_two_labels_named_equally_often_are_both_there() -> None:
     assert (torch.sigmoid(logits) > 0.99).all()
 
 
-def test_rows_without_a_name_cost_nothing() -> None:
+def test_rows_without_an_observed_label_cost_nothing() -> None:
     logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
     assert (log_probability_observed(logits, torch.zeros(2, 5)) == 0).all()
     assert (annotator_choice(logits, torch.zeros(2, 5)) == 0).all()

@@ -67,7 +67,7 @@ def test_below_the_shift_a_negative_costs_nothing() -> None:
 
 
 @every_table
-def test_what_lasd_reduces_to(table: LabelledLogits) -> None:
+def test_special_cases_of_lasd(table: LabelledLogits) -> None:
     """Sec. 5.3: SPLC for λ+ = λ- = 1, ASL without shift if also τ = 1, WAN for τ = 1 and γ = 0."""
     logits, labels = tensors(table)
     exact = {"rtol": 1e-15, "atol": 1e-300}
@@ -93,7 +93,7 @@ def test_what_lasd_reduces_to(table: LabelledLogits) -> None:
 
 
 @every_table
-def test_without_focusing_only_cross_entropy_is_left(table: LabelledLogits) -> None:
+def test_without_focusing_losses_are_cross_entropy(table: LabelledLogits) -> None:
     logits, labels = tensors(table)
     an = assume_negative(logits, labels)
     assert_close(focal(logits, labels, focusing=0.0), an, rtol=0, atol=0)
@@ -189,7 +189,7 @@ def test_the_published_negative_leverages(positive_leverage: float, k: float, cl
 
 
 @pytest.mark.parametrize("k", [0.0, -1.0, 20.0, 25.0])
-def test_an_impossible_k_is_named(k: float) -> None:
+def test_impossible_k_raises(k: float) -> None:
     with pytest.raises(InputError, match=rf"k must lie .* \(20\), not {k}"):
         negative_leverage_of(0.1, k, 20)
 

@@ -1,4 +1,4 @@
-"""Cole et al. 2021: known gradients, the double sum of PR, R_k, and what reduces to what."""
+"""Cole et al. 2021: known gradients, the double sum of PR, R_k, and special cases."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_bce_iu_and_iun_are_one_formula(table: LabelledLogits) -> None:
 
 
 @every_table
-def test_no_smoothing_leaves_the_hard_losses(table: LabelledLogits) -> None:
+def test_zero_smoothing_equals_the_hard_losses(table: LabelledLogits) -> None:
     logits, labels = tensors(table)
     hard = assume_negative(logits, labels)
     exact = {"rtol": 1e-15, "atol": 1e-300}

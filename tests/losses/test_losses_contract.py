@@ -1,5 +1,5 @@
-"""What every loss keeps: its oracle's values, true and finite gradients, full precision, one graph, no waiting for
-the device, any leading dimensions, equivariance, and a reduction that is the mean or sum of its entries."""
+"""The contract of every loss: values of its oracle, exact and finite gradients, full precision, no synchronisation,
+leading dimensions, equivariance, reductions, and clear errors."""
 
 import doctest
 import inspect
@@ -20,17 +20,17 @@ from spml.losses import LOSSES, Loss, loss
 from spml.losses.contrastive import confident_entries
 from spml.losses.module import NEED_NEGATIVES, ONLY_METHODS, settings_of
 from spml.methods import METHODS
-from support.loss_cases import CASES, ONE_A_NAME, TABLES, Case, LabelledLogits, away_from_thresholds, to_torch
+from support.loss_cases import CASES, ONE_PER_NAME, TABLES, Case, LabelledLogits, away_from_thresholds, to_torch
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-every_name = pytest.mark.parametrize("case", ONE_A_NAME, ids=lambda case: case.name)
+every_name = pytest.mark.parametrize("case", ONE_PER_NAME, ids=lambda case: case.name)
 every_half = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 SPECIAL_TABLE = next(table for table in TABLES if table.name == "special")
 few_examples = settings(max_examples=12, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def as_arrays(value: Any) -> Any:
-    """Tensors back in float64, as the oracles read them: after rounding to the tested precision."""
+    """Convert tensors to float64 for the oracles, after rounding to the tested precision."""
     if isinstance(value, Tensor):
         return value.double().numpy()
     return [as_arrays(v) for v in value] if isinstance(value, list) else value
@@ -53,7 +53,7 @@ def test_every_named_loss_has_a_case() -> None:
     ("dtype", "rtol", "atol"), [(torch.float64, 1e-12, 1e-14), (torch.float32, 1e-5, 1e-6)], ids=["64", "32"]
 )
 @every_case
-def test_values_are_the_oracles(case: Case, dtype: torch.dtype, rtol: float, atol: float) -> None:
+def test_values_equal_the_oracle(case: Case, dtype: torch.dtype, rtol: float, atol: float) -> None:
     compared = 0
     for table in TABLES:
         if table.logits.shape[1] < case.least_classes:
@@ -124,7 +124,7 @@ def test_compiles_to_one_graph(case: Case) -> None:
 def test_a_compiled_schedule_stays_one_graph_over_training(name: str, steps: Any) -> None:
     """An epoch or a progress that changes must not recompile until dynamo gives up, which fullgraph makes an error."""
     torch._dynamo.reset()
-    case = next(c for c in ONE_A_NAME if c.name == name)
+    case = next(c for c in ONE_PER_NAME if c.name == name)
     logits, labels, _ = a_batch(case)
     compiled = torch.compile(LOSSES[name], fullgraph=True, backend="aot_eager")
     for step in steps:
@@ -132,7 +132,7 @@ def test_a_compiled_schedule_stays_one_graph_over_training(name: str, steps: Any
 
 
 @every_case
-def test_nothing_waits_for_the_device(case: Case) -> None:
+def test_losses_do_not_synchronise_with_the_device(case: Case) -> None:
     """On fake tensors, which hold no data, reading a value or a data-dependent shape raises."""
     logits, labels, inputs = a_batch(case)
     with FakeTensorMode(allow_non_fake_inputs=False) as mode:
@@ -150,7 +150,7 @@ def test_nothing_waits_for_the_device(case: Case) -> None:
     assert entries.shape == gradient.shape == logits.shape
 
 
-def test_fake_tensors_do_catch_waiting() -> None:
+def test_fake_tensors_detect_synchronisation() -> None:
     with FakeTensorMode() as mode, pytest.raises(Exception, match="nonzero"):
         confident_entries(mode.from_tensor(torch.zeros(2, 3)), mode.from_tensor(torch.zeros(2, 3)), 0.6)
 
@@ -239,9 +239,9 @@ def test_labels_of_any_number_type(case: Case, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", ["an", "wan", "em", "las", "lasd", "splc", "hill", "ll-r", "ll-ct", "gr"])
-def test_a_verified_negative_is_never_drawn_up(name: str) -> None:
+def test_verified_negatives_are_pushed_down(name: str) -> None:
     """However high it is predicted, its gradient pushes the logit down."""
-    case = next(c for c in ONE_A_NAME if c.name == name)
+    case = next(c for c in ONE_PER_NAME if c.name == name)
     logits = torch.tensor([[0.5, 2.3]], dtype=torch.float64, requires_grad=True)
     inputs = case.inputs and (max(case.inputs[0], 2) if name.startswith("ll") else case.inputs[0],)
     (gradient,) = torch.autograd.grad(case.entries(logits, torch.tensor([[-1, -1]]), *inputs).sum(), logits)
@@ -259,29 +259,29 @@ def test_a_verified_negative_is_never_drawn_up(name: str) -> None:
         ({"name": "an", "reduction": "avg"}, "'none', 'mean' or 'sum', not 'avg'"),
     ],
 )
-def test_what_is_wrong_with_a_loss_is_named(arguments: dict[str, Any], named: str) -> None:
+def test_invalid_names_and_settings_raise(arguments: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         Loss(**arguments)
 
 
-def test_what_is_printed_says_the_settings() -> None:
+def test_repr_shows_the_settings() -> None:
     assert repr(loss("epr", k=1.5, reduction="sum")) == "Loss('epr', reduction='sum', k=1.5)"
 
 
-def test_the_examples_in_docstrings_run() -> None:
+def test_docstring_examples_run() -> None:
     result = doctest.testmod(spml.losses.module)
     assert result.attempted >= 8
     assert result.failed == 0
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(4, dtype=torch.long), torch.zeros(4, 1), torch.zeros(3, 4)])
-def test_labels_of_another_shape_are_refused(labels: Tensor) -> None:
+def test_labels_of_another_shape_raise(labels: Tensor) -> None:
     with pytest.raises(InputError, match=r"labels must have the shape of the logits, \(4, 4\)"):
         loss("an")(torch.zeros(4, 4), labels)
     assert loss("an")(torch.zeros(2, 4, 4), torch.ones(4, 4)) > 0  # many heads on the same labels
 
 
-def test_a_setting_of_another_type_is_refused() -> None:
+def test_settings_of_another_type_raise() -> None:
     with pytest.raises(InputError, match="loss 'em': entropy_weight must be a number, not 'big'"):
         loss("em", entropy_weight="big")
 

@@ -1,4 +1,4 @@
-"""PLC and LAC: who is taught, Eq. 5 to 7 against their matrices written out, padding, and fixed capacity."""
+"""PLC and LAC: targets, Eq. 5 to 7 against their matrices written out, padding, and fixed capacity."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from support import loss_oracles as oracle
 # PLC
 
 
-def test_the_sure_are_taught_and_the_unsure_left() -> None:
+def test_confident_predictions_are_targets_and_others_are_ignored() -> None:
     weak = torch.tensor([[3.0, 0.1, -3.0, 3.0, -3.0]])
     labels = torch.tensor([[0, 0, 0, -1, 1]])
     logits = torch.zeros(1, 5, requires_grad=True)
@@ -32,7 +32,7 @@ def test_the_sure_are_taught_and_the_unsure_left() -> None:
     assert gradient.tolist() == [[-0.5, 0.0, 0.5, 0.5, -0.5]]
 
 
-def test_the_threshold_itself_is_sure() -> None:
+def test_a_prediction_at_the_threshold_is_confident() -> None:
     """Eq. 4: p ≥ δ and p ≤ 1 - δ. At δ = 1/2 and p = 1/2 one of its two terms, not both."""
     labels, strong = torch.zeros(1, 3), torch.full((1, 3), 2.0, dtype=torch.float64)
     weak = torch.tensor([[0.0, 1e-300, -1e-300]], dtype=torch.float64)
@@ -49,7 +49,7 @@ def test_no_gradient_reaches_the_weak_view() -> None:
     assert gradients[1] is None
 
 
-def test_a_sure_weak_view_is_an_on_its_own_labels() -> None:
+def test_a_confident_weak_view_equals_an_on_its_predictions() -> None:
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(5, 6, dtype=torch.float64, generator=generator)
     weak = 20.0 * torch.sign(torch.randn(5, 6, dtype=torch.float64, generator=generator))
@@ -65,7 +65,7 @@ def unit(array: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def a_batch(seed: int, rows: int = 4, classes: int = 3, width: int = 5) -> dict[str, Any]:
-    """Two views' embeddings, labels with one positive a row, weak predictions and a queue of five."""
+    """Two views' embeddings, labels with one positive per row, weak predictions and a queue of five."""
     rng = np.random.RandomState(seed)
     labels = np.zeros((rows, classes), dtype=np.int64)
     labels[np.arange(rows), rng.randint(classes, size=rows)] = 1
@@ -91,7 +91,7 @@ def pseudo_labels(labels: NDArray[np.int64], weak_logits: NDArray[np.float64]) -
 def published_mean(
     batch: dict[str, Any], threshold: float, temperature: float, with_queue: bool, capacity: int | None = None
 ) -> Tensor:
-    """LAC as a method computes it: gather what takes part, and divide the anchors' sum by b·q."""
+    """LAC as a method computes it: gather the entries that take part, and divide the anchors' sum by b·q."""
     anchors, keys = (torch.from_numpy(batch[view]) for view in ("anchors", "keys"))
     rows, classes, width = anchors.shape
     labels, weak = torch.from_numpy(batch["labels"]), torch.from_numpy(batch["weak_logits"])
@@ -171,7 +171,7 @@ def test_an_anchor_without_other_classes_costs_nothing(keys_valid: bool) -> None
         assert (gradient == 0).all()
 
 
-def test_no_keys_and_no_anchors_at_all() -> None:
+def test_empty_keys_and_anchors() -> None:
     anchors, classes, keys, key_classes, *_ = lac_inputs()
     assert label_aware_consistency(anchors, classes, keys[:0], key_classes[:0]).tolist() == [0.0] * 5
     assert label_aware_consistency(anchors[:0], classes[:0], keys, key_classes).shape == (0,)
@@ -189,7 +189,7 @@ def test_lac_gradients_are_the_derivatives() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_lac_is_finite_for_embeddings_nobody_normalised(dtype: torch.dtype) -> None:
+def test_lac_is_finite_for_embeddings_that_are_not_normalised(dtype: torch.dtype) -> None:
     inputs = lac_inputs(dtype=dtype)
     anchors = (1e4 * inputs[0]).requires_grad_()
     keys = (1e2 * inputs[2]).requires_grad_()
@@ -208,7 +208,7 @@ def test_lac_of_half_precision_is_computed_in_float32(dtype: torch.dtype) -> Non
     assert_close(label_aware_consistency(*inputs), label_aware_consistency(*upcast), rtol=0, atol=0)
 
 
-def test_lac_compiles_to_one_graph_and_waits_for_nothing() -> None:
+def test_lac_compiles_to_one_graph_without_synchronisation() -> None:
     torch._dynamo.reset()
     inputs = lac_inputs()
     inputs[0].requires_grad_()
@@ -226,7 +226,7 @@ def test_lac_compiles_to_one_graph_and_waits_for_nothing() -> None:
 
 @settings(max_examples=20, deadline=None, database=None)
 @given(seed=st.integers(0, 999), randomness=st.randoms(use_true_random=False))
-def test_lac_follows_its_anchors_and_not_the_order_of_keys_or_classes(seed: int, randomness: Any) -> None:
+def test_lac_is_equivariant_to_anchors_and_invariant_to_keys_and_classes(seed: int, randomness: Any) -> None:
     anchors, anchor_classes, keys, key_classes, anchor_valid, key_valid = lac_inputs(seed)
     costs = label_aware_consistency(anchors, anchor_classes, keys, key_classes, anchor_valid, key_valid)
     a, k, names = ([*range(n)] for n in (len(anchors), len(keys), 3))
@@ -250,7 +250,7 @@ def test_lac_through_its_module() -> None:
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(seed=st.integers(0, 10_000), threshold=st.sampled_from([0.3, 0.5, 0.6, 0.9]), capacity=st.integers(1, 20))
-def test_capacity_keeps_the_surest(seed: int, threshold: float, capacity: int) -> None:
+def test_capacity_keeps_the_most_confident(seed: int, threshold: float, capacity: int) -> None:
     rng = np.random.RandomState(seed)
     weak = rng.permutation(np.linspace(-4.0, 4.1, 12)).reshape(3, 4)
     labels = rng.choice([-1, 0, 0, 1], size=(3, 4))

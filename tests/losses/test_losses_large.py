@@ -1,4 +1,4 @@
-"""Large loss: how many entries are suspect, which, and what happens to them."""
+"""Large loss: the number of suspected entries, their selection and their loss."""
 
 import math
 from fractions import Fraction
@@ -48,7 +48,7 @@ def test_the_first_epoch_is_an(loss, table: LabelledLogits) -> None:  # type: ig
     assert_close(loss(logits, labels, 1), assume_negative(logits, labels), rtol=0, atol=0)
 
 
-def test_only_the_largest_unknown_entries_are_touched() -> None:
+def test_only_the_largest_unknown_entries_change() -> None:
     logits = torch.tensor([[9.0, 3.0, -1.0], [8.0, 2.0, 7.0]], dtype=torch.float64)
     labels = torch.tensor([[-1, 0, 0], [0, 1, 0]])
     # Two of six: of the unknowns the largest are 8.0 and 7.0; the verified negative at 9.0 costs more and stays.
@@ -61,7 +61,7 @@ def test_only_the_largest_unknown_entries_are_touched() -> None:
     assert_close(corrected, torch.where(suspect, positive_term(logits), an), rtol=0, atol=0)
 
 
-def test_more_suspects_than_unknowns_leave_the_known_alone() -> None:
+def test_known_labels_are_never_selected() -> None:
     logits = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
     labels = torch.tensor([[1, 0], [-1, 1]])
     rejected = large_loss_rejection(logits, labels, 50, share=100.0)
@@ -70,7 +70,7 @@ def test_more_suspects_than_unknowns_leave_the_known_alone() -> None:
     assert_close(rejected, expected, rtol=0, atol=0)
 
 
-def test_the_selection_passes_no_gradient_to_the_rejected() -> None:
+def test_rejected_entries_have_no_gradient() -> None:
     logits = torch.tensor([[5.0, 1.0, -1.0, 0.0]], dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([[0, 0, 0, 1]])
     (gradient,) = torch.autograd.grad(large_loss_rejection(logits, labels, 2, share=25.0).sum(), logits)
@@ -80,7 +80,7 @@ def test_the_selection_passes_no_gradient_to_the_rejected() -> None:
     assert gradient[0, 0] < 0  # drawn up, as a positive is
 
 
-def test_heads_choose_each_for_itself() -> None:
+def test_each_head_selects_its_own_entries() -> None:
     logits = torch.tensor([[[5.0, 1.0]], [[1.0, 5.0]]])
     mask = largest_unknown(negative_term(logits), torch.zeros(1, 2), 1)
     assert mask.tolist() == [[[True, False]], [[False, True]]]

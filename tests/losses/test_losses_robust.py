@@ -29,7 +29,7 @@ def test_before_correction_and_margin_splc_is_focal(table: LabelledLogits) -> No
     assert_close(splc, focal(logits, labels, focusing=2.0), rtol=1e-15, atol=1e-300)
 
 
-def test_the_second_epoch_corrects_the_confident_unknown_alone() -> None:
+def test_the_second_epoch_corrects_only_confident_unknown_labels() -> None:
     logits = torch.tensor([[2.0, 2.0, 2.0, 0.3]], dtype=torch.float64)  # p = 0.88, 0.88, 0.88, 0.57
     labels = torch.tensor([[0, -1, 1, 0]])
     first, second = (self_paced_correction(logits, labels, epoch) for epoch in (1, 2))
@@ -39,7 +39,7 @@ def test_the_second_epoch_corrects_the_confident_unknown_alone() -> None:
     assert second[0, 2].item() == pytest.approx(oracle.focal_positive(1.0, 2.0), rel=1e-14)
 
 
-def test_hill_falls_again_for_confident_negatives() -> None:
+def test_the_gradient_of_hill_vanishes_for_confident_negatives() -> None:
     """d/dp (λ - p) p² = p (2λ - 3p): nothing left at p = 1 when λ = 1.5."""
     logits = torch.from_numpy(LOGITS)[None].clone().requires_grad_()
     (gradient,) = torch.autograd.grad(hill(logits, torch.zeros(1, len(LOGITS))).sum(), logits)
@@ -49,7 +49,7 @@ def test_hill_falls_again_for_confident_negatives() -> None:
 
 @pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("powers", [(0.01, 1.0), (0.5, 0.7)])
-def test_gr_passes_no_gradient_through_belief_and_weight(progress: float, powers: tuple[float, float]) -> None:
+def test_gr_detaches_belief_and_weight(progress: float, powers: tuple[float, float]) -> None:
     """V [-K p^q2 (1 - p) + (1 - K) (1 - p)^q3 p]."""
     logits = torch.from_numpy(LOGITS)[None].clone().requires_grad_()
     entries = generalised_robust(

@@ -1,4 +1,4 @@
-"""Zhou et al. 2022: the gradient regime of EM, pseudo-labels, regularisers, and what reduces to what."""
+"""Zhou et al. 2022: the gradient regime of EM, pseudo-labels, regularisers, and special cases."""
 
 import math
 
@@ -35,7 +35,7 @@ def test_the_gradient_on_unannotated_labels_is_eq_5(dtype: torch.dtype, rtol: fl
 
 
 def test_the_gradient_regime_of_em() -> None:
-    """None at 0, largest where g tanh(g/2) = 1, and gone again for confident predictions; AN's stays at 1."""
+    """None at 0, largest where g tanh(g/2) = 1, and 0 for confident predictions; AN's stays at 1."""
     peak = 1.5434046384182085
     logits = torch.tensor([[0.0, peak - 0.01, peak, peak + 0.01, 20.0]], dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(entropy_maximisation(logits, torch.zeros(1, 5), entropy_weight=1.0).sum(), logits)
@@ -53,7 +53,7 @@ def test_entropy_is_even_and_ln_2_at_most() -> None:
     assert (values >= 0).all()
 
 
-def test_entropy_keeps_its_digits_and_its_second_derivative() -> None:
+def test_entropy_is_exact_with_its_derivatives() -> None:
     """In float32 at g = 90, -p log p - (1 - p) log(1 - p) from a rounded p would be 0 or NaN."""
     logits = torch.tensor([12.0, 20.0, 60.0, -60.0])
     expected = [oracle.entropy(g) for g in logits.tolist()]
@@ -73,7 +73,7 @@ def test_without_pseudo_labels_apl_is_em(table: LabelledLogits) -> None:
     assert torch.isfinite(gradient).all()  # the NaN of an absent label reaches no gradient
 
 
-def test_a_pseudo_label_is_met_where_its_loss_is_least() -> None:
+def test_the_loss_of_a_pseudo_label_is_minimal_at_its_value() -> None:
     logits = torch.tensor([[-2.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
     soft = torch.sigmoid(logits.detach())
     entries = entropy_maximisation_with_soft_labels(logits, torch.zeros(1, 3), soft, soft_weight=0.9)
@@ -89,7 +89,7 @@ def test_a_pseudo_label_never_overrides_a_known_label() -> None:
     assert_close(entries, entropy_maximisation(logits, labels), rtol=0, atol=0)
 
 
-def test_soft_labels_may_be_kept_in_half_precision() -> None:
+def test_soft_labels_in_half_precision() -> None:
     logits = torch.tensor([[-2.0, 1.0]])
     soft = torch.tensor([[0.25, torch.nan]])
     labels = torch.zeros(1, 2)
@@ -99,7 +99,7 @@ def test_soft_labels_may_be_kept_in_half_precision() -> None:
 
 
 @every_table
-def test_minimising_is_maximising_with_the_sign_turned(table: LabelledLogits) -> None:
+def test_entropy_minimisation_is_maximisation_with_opposite_sign(table: LabelledLogits) -> None:
     logits, labels = torch.from_numpy(table.logits), torch.from_numpy(table.labels)
     least, most = (f(logits, labels, entropy_weight=0.4) for f in (entropy_minimisation, entropy_maximisation))
     sign = torch.where(labels == 0, -1.0, 1.0).double()

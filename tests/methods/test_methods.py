@@ -1,4 +1,4 @@
-"""Methods: the contract for each, and for those that remember an oracle of what they remember."""
+"""Methods: the contract for each, and an oracle of the state of those that have one."""
 
 import dataclasses
 import functools
@@ -25,9 +25,9 @@ def table(rows: int = 40, seed: int = 0) -> Labels:
 
 
 def prepared(name: str, labels: Labels, **settings):
-    made = method(name, **settings)
-    made.prepare(Problem(labels, k=1.5))
-    return made.train()
+    instance = method(name, **settings)
+    instance.prepare(Problem(labels, k=1.5))
+    return instance.train()
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -39,7 +39,7 @@ def test_two_processes_equal_one():
     checks.check_two_processes(sorted(METHODS))
 
 
-def test_the_contract_notices_a_method_that_changes_labels():
+def test_the_contract_detects_changed_labels():
     class Greedy(METHODS["an"]):
         def objective(self, logits, labels, rows, clock):
             labels[labels == 0] = 1
@@ -49,7 +49,7 @@ def test_the_contract_notices_a_method_that_changes_labels():
         checks.check_observed_labels(Greedy)
 
 
-def test_the_contract_notices_a_step_that_grows():
+def test_the_contract_detects_a_cost_that_grows_with_rows():
     class Heavy(METHODS["an"]):
         def prepare(self, problem):
             super().prepare(problem)
@@ -62,7 +62,7 @@ def test_the_contract_notices_a_step_that_grows():
         checks.check_cost(Heavy)
 
 
-def test_the_contract_notices_forgotten_state():
+def test_the_contract_detects_state_that_is_not_saved():
     class Forgetful(METHODS["an"]):
         steps = 0
 
@@ -75,59 +75,59 @@ def test_the_contract_notices_forgotten_state():
 
 
 class Remembering(METHODS["an"]):
-    """What a head predicted at the last visit of a row weighs its entries."""
+    """Entries are weighted by the prediction at the last visit of the row."""
 
     needs = Needs()
 
     def prepare(self, problem):
         super().prepare(problem)
-        self.seen = RowMemory(problem.rows, (problem.classes,), heads=problem.heads)
+        self.last = RowMemory(problem.rows, (problem.classes,), heads=problem.heads)
 
     def objective(self, logits, labels, rows, clock):
-        entries = assume_negative(logits, labels) * (1 - self.seen.read(rows))
+        entries = assume_negative(logits, labels) * (1 - self.last.read(rows))
         if self.training:
-            self.seen.write(rows, torch.sigmoid(logits.detach().float()))
+            self.last.write(rows, torch.sigmoid(logits.detach().float()))
         return self.of(entries, labels)
 
     def of(self, entries, labels):
         return entries.mean((-2, -1))
 
 
-def test_the_contract_of_a_method_that_remembers():
+def test_the_contract_of_a_instancewith_memory():
     checks.check_method(Remembering)
-    checks.check_method(Remembering())  # an instance is as good as its class
+    checks.check_method(Remembering())  # an instance works too
 
 
 def variant(**members):
     return type("Variant", (Remembering,), members)
 
 
-def plainly(self, problem):
+def plain_state(self, problem):
     METHODS["an"].prepare(self, problem)
-    self.seen = torch.zeros(problem.rows, problem.classes)
+    self.last = torch.zeros(problem.rows, problem.classes)
 
 
-def plainly_seen(self, logits, labels, rows, clock):
-    entries = assume_negative(logits, labels) * (1 - self.seen[rows])
-    self.seen[rows] = torch.sigmoid(logits.detach().float())
+def plain_attribute(self, logits, labels, rows, clock):
+    entries = assume_negative(logits, labels) * (1 - self.last[rows])
+    self.last[rows] = torch.sigmoid(logits.detach().float())
     return self.of(entries, labels)
 
 
 def always_written(self, logits, labels, rows, clock):
-    entries = assume_negative(logits, labels) * (1 - self.seen.read(rows))
-    self.seen.write(rows, torch.sigmoid(logits.detach().float()))
+    entries = assume_negative(logits, labels) * (1 - self.last.read(rows))
+    self.last.write(rows, torch.sigmoid(logits.detach().float()))
     return self.of(entries, labels)
 
 
 def without_heads(self, problem):
     METHODS["an"].prepare(self, problem)
-    self.seen = RowMemory(problem.rows, (problem.classes,))
+    self.last = RowMemory(problem.rows, (problem.classes,))
 
 
 def turned_around(self, logits, labels, rows, clock):
-    """Once predicted very low, an observed positive is taken for a negative."""
-    low = self.seen.read(rows)
-    self.seen.write(rows, torch.maximum(low, (logits.detach() < -4).float()))
+    """An observed positive becomes a negative once it is predicted very low."""
+    low = self.last.read(rows)
+    self.last.write(rows, torch.maximum(low, (logits.detach() < -4).float()))
     return assume_negative(logits, torch.where(low > 0, -1, labels)).mean((-2, -1))
 
 
@@ -138,7 +138,7 @@ def clamped(self, logits, labels, rows, clock):
 
 
 def whole_memory(self, logits, labels, rows, clock):
-    return assume_negative(logits, labels).mean((-2, -1)) * (1 + self.seen.values.mean((-2, -1)))
+    return assume_negative(logits, labels).mean((-2, -1)) * (1 + self.last.values.mean((-2, -1)))
 
 
 @pytest.mark.parametrize(
@@ -158,21 +158,21 @@ def whole_memory(self, logits, labels, rows, clock):
             {"of": lambda self, entries, labels: (entries * (labels > 0)).sum((-2, -1)).sqrt()},
             "gradient is not finite for rows [3]",
         ),
-        ({"prepare": plainly, "objective": plainly_seen}, "keeps state in the plain attribute 'seen'"),
-        ({"objective": always_written}, "changes 'seen.values' in evaluation"),
-        ({"prepare": without_heads}, "'seen.values' has no dimension for heads"),
+        ({"prepare": plain_state, "objective": plain_attribute}, "keeps state in the plain attribute 'last'"),
+        ({"objective": always_written}, "changes 'last.values' in evaluation"),
+        ({"prepare": without_heads}, "'last.values' has no dimension for heads"),
         ({"objective": turned_around}, "pushes an observed positive down"),
         ({"objective": clamped}, "changes the logits it receives"),
         ({"objective": whole_memory}, "40 times as many"),
         ({"end_epoch": lambda self, probabilities, clock: None}, "has an end_epoch that is never called"),
     ],
 )
-def test_the_contract_says_what_is_wrong(members, sentence):
+def test_the_contract_names_the_problem(members, sentence):
     with pytest.raises(AssertionError, match=re.escape(sentence)):
         checks.check_method(variant(**members))
 
 
-def test_needs_that_cannot_be_are_refused():
+def test_invalid_needs_raise():
     for needs, sentence in (
         ({"labels": "positive"}, "needs: labels must be one of ('positives', 'negatives', 'full'), not 'positive'"),
         ({"views": ("weak", "strog")}, "needs: views must be a tuple of"),
@@ -185,7 +185,7 @@ def test_needs_that_cannot_be_are_refused():
 
 
 class TwoViews(Method):
-    """A loss of several views and of all a head gives, and no objective."""
+    """A loss of several views and all outputs of a head, without an objective."""
 
     name, paper, summary = "two-views", "none", "A test."
     needs = Needs(views=("weak", "strong"), head="label-wise")
@@ -198,7 +198,7 @@ class TwoViews(Method):
     sign = 1
 
 
-def test_the_contract_of_a_method_without_objective():
+def test_the_contract_of_a_instancewithout_objective():
     checks.check_method(TwoViews)
 
     class Upside(TwoViews):
@@ -208,19 +208,19 @@ def test_the_contract_of_a_method_without_objective():
         checks.check_method(Upside)
 
 
-def test_every_published_name_is_there():
+def test_every_published_clsis_registered():
     published = (
         "bce bce-ls iu iun an an-ls wan dw l1r l2r n-ls epr pr role entmin focal asl ll-r ll-ct ll-cp em em-apl las "
         "lasd en en-cl en-scl plc lac splc hill gr boostlu"
     )
     assert set(published.split()) <= set(METHODS)
-    for made in METHODS.values():
-        assert made.paper
-        assert made.summary.endswith(".") or made.summary.endswith(").")
-        assert dataclasses.is_dataclass(made.Settings)
+    for cls in METHODS.values():
+        assert cls.paper
+        assert cls.summary.endswith(".") or cls.summary.endswith(").")
+        assert dataclasses.is_dataclass(cls.Settings)
 
 
-def test_unknown_names_and_settings_are_named():
+def test_unknown_names_and_settings_raise():
     with pytest.raises(InputError, match="No method named 'emm'"):
         method("emm")
     with pytest.raises(InputError, match=r"'em' has no setting 'alpha'; its settings: entropy_weight"):
@@ -240,22 +240,22 @@ def test_unknown_names_and_settings_are_named():
         ("gr", "schedule", "slow", "a RobustSchedule or None"),
     ],
 )
-def test_a_setting_of_another_type_is_named(name, setting, value, kind):
+def test_settings_of_another_type_raise(name, setting, value, kind):
     with pytest.raises(InputError, match=f"^method '{name}': {setting} must be {kind}, not {value!r}$"):
         method(name, **{setting: value})
 
 
-def test_a_loss_only_method_is_one_call():
+def test_loss_method_registers_a_method():
     def squared(logits, labels, epoch, *, weight=1.0):
         return weight * epoch * (logits.sigmoid() - (labels > 0).float()) ** 2
 
     try:
-        made = loss_method("squared", squared, paper="none", summary="A test.", needs=Needs(), weight=3.0)()
+        instance = loss_method("squared", squared, paper="none", summary="A test.", needs=Needs(), weight=3.0)()
         with pytest.raises(InputError, match="method 'squared': weight must be a number"):
             method("squared", weight="heavy")  # a number by its default
-        made.prepare(Problem(table()))
+        instance.prepare(Problem(table()))
         rows = torch.arange(4)
-        value = made.objective(torch.zeros(4, 4), table().batch(rows), rows, Clock(epoch=2, epochs=3))
+        value = instance.objective(torch.zeros(4, 4), table().batch(rows), rows, Clock(epoch=2, epochs=3))
         assert value.item() == pytest.approx(3.0 * 2 * 0.25)
     finally:
         METHODS.pop("squared")
@@ -281,18 +281,18 @@ def any_settings(logits, labels, **settings): ...
         (functools.partial(no_labels), "is not a named function"),
     ],
 )
-def test_a_loss_of_the_wrong_form_is_refused_when_it_is_named(function, sentence):
+def test_losses_with_an_unsupported_signature_raise(function, sentence):
     with pytest.raises(TypeError, match=sentence):
         loss_method("wrong", function, paper="none", summary="A test.")
     assert "wrong" not in METHODS
 
 
-def test_settings_that_are_no_dataclass_are_refused():
+def test_settings_must_be_a_dataclass():
     with pytest.raises(TypeError, match=r"Variant\.Settings must be decorated"):
         variant(Settings=type("Settings", (), {"threshold": 0.5}))()
 
 
-def test_a_method_that_teaches_nothing_is_refused_when_it_is_named():
+def test_a_instancewithout_objective_or_loss_raises():
     with pytest.raises(TypeError, match="Idle must define 'objective' or 'loss'"):
 
         @register
@@ -304,10 +304,10 @@ def test_a_method_that_teaches_nothing_is_refused_when_it_is_named():
 
 def test_role_is_the_mean_of_both_halves():
     labels = table()
-    made = prepared("role", labels)
+    role = prepared("role", labels)
     rows = torch.tensor([3, 17, 5])
     logits = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    value = made.objective(logits, labels.batch(rows), rows, Clock()).item()
+    value = role.objective(logits, labels.batch(rows), rows, Clock()).item()
 
     def half(taught, teacher, observed):
         size = taught.size
@@ -316,7 +316,7 @@ def test_role_is_the_mean_of_both_halves():
         return agreement + positives + ((taught.sum(1).mean() - 1.5) / taught.shape[1]) ** 2
 
     f = 1 / (1 + np.exp(-logits.double().numpy()))
-    y = 1 / (1 + np.exp(-made.memory.values[rows].detach().double().numpy()))
+    y = 1 / (1 + np.exp(-role.memory.values[rows].detach().double().numpy()))
     observed = labels.dense(rows.numpy()) > 0
     assert value == pytest.approx((half(f, y, observed) + half(y, f, observed)) / 2, rel=1e-5)
 
@@ -333,18 +333,18 @@ def test_role_starts_as_published():
 
 
 @pytest.mark.parametrize("name", ["role", "role-16bit"])
-def test_role_estimates_move_at_ten_times_the_rate(name):
+def test_role_estimates_have_ten_times_the_learning_rate(name):
     labels = table()
-    made = prepared(name, labels)
-    before = made.memory.values.detach().float().clone()
+    role = prepared(name, labels)
+    before = role.memory.values.detach().float().clone()
     rows = torch.arange(8)
     optimiser = torch.optim.Adam(
-        [{"params": p, "lr": 1e-2 * m} for p, m in made.parameter_groups()] or [torch.zeros(1)]
+        [{"params": p, "lr": 1e-2 * m} for p, m in role.parameter_groups()] or [torch.zeros(1)]
     )
-    made.objective(torch.randn(8, 4), labels.batch(rows), rows, Clock()).backward()
+    role.objective(torch.randn(8, 4), labels.batch(rows), rows, Clock()).backward()
     optimiser.step()
-    made.after_step(1e-2)
-    moved = (made.memory.values.detach().float() - before).abs()
+    role.after_step(1e-2)
+    moved = (role.memory.values.detach().float() - before).abs()
     assert moved[:8].median().item() == pytest.approx(0.1, rel=0.02)  # Adam's first step is its rate
     assert moved[8:].max() == 0
 
@@ -359,21 +359,21 @@ def test_sixteen_bit_role_keeps_small_steps_in_expectation():
     assert rounded.mean().item() == pytest.approx(value.mean().item(), abs=1e-5)
 
 
-def test_apl_gives_the_lowest_of_each_class_a_soft_label_and_never_changes_it():
+def test_apl_assigns_soft_labels_to_the_lowest_predictions_of_each_class_once():
     labels = table(60)
-    made = prepared("em-apl", labels, warm_up=2, proportion=0.9)
+    em_apl = prepared("em-apl", labels, warm_up=2, proportion=0.9)
     generator = np.random.default_rng(1)
     given: dict[tuple[int, int], float] = {}
     unknown = labels.dense() == 0
     for epoch in range(1, 6):
         p = generator.random((60, 4)).astype(np.float32)
-        made.end_epoch(torch.from_numpy(p), Clock(epoch, 5))
+        em_apl.end_epoch(torch.from_numpy(p), Clock(epoch, 5))
         if 2 <= epoch < 5:  # the paper's Algorithm 1, entry by entry
             for c in range(4):
                 take = int(0.9 / 3 * unknown[:, c].sum())
                 left = sorted((p[n, c], n) for n in range(60) if unknown[n, c] and (n, c) not in given)
                 given.update({(n, c): float(value) for value, n in left[:take]})
-    values = made.memory.values.numpy()
+    values = em_apl.memory.values.numpy()
     for n in range(60):
         for c in range(4):
             if (n, c) in given:
@@ -390,27 +390,27 @@ def test_apl_ablations():
     assert set(given.tolist()) == {0.0, 1.0}
 
 
-def test_ll_cp_flips_for_good_and_only_unknowns():
+def test_ll_cp_flips_only_unknown_labels_permanently():
     labels = table()
-    made = prepared("ll-cp", labels, share=10.0)
+    ll_cp = prepared("ll-cp", labels, share=10.0)
     rows = torch.arange(10)
     batch = labels.batch(rows)
     logits = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
-    made.objective(logits, batch, rows, Clock(1, 5))
-    assert not made.memory.values.any()  # nothing in the first epoch
-    made.objective(logits, batch, rows, Clock(2, 5))
-    flipped = made.memory.values[:10]
+    ll_cp.objective(logits, batch, rows, Clock(1, 5))
+    assert not ll_cp.memory.values.any()  # nothing in the first epoch
+    ll_cp.objective(logits, batch, rows, Clock(2, 5))
+    flipped = ll_cp.memory.values[:10]
     expected = torch.where(batch == 0, logits, -torch.inf).flatten().topk(4).indices
     assert flipped.flatten().nonzero().flatten().sort().values.equal(expected.sort().values)
-    made.objective(logits, batch, rows, Clock(3, 5))
-    assert (made.memory.values[:10] & flipped).equal(flipped)
-    assert made.memory.values.sum() == 8
-    assert not (made.memory.values[:10] & (batch > 0)).any()
+    ll_cp.objective(logits, batch, rows, Clock(3, 5))
+    assert (ll_cp.memory.values[:10] & flipped).equal(flipped)
+    assert ll_cp.memory.values.sum() == 8
+    assert not (ll_cp.memory.values[:10] & (batch > 0)).any()
 
 
-def test_lac_begins_its_second_stage_half_way_and_fills_its_queue():
+def test_lac_starts_its_second_stage_half_way_and_fills_its_queue():
     labels = table()
-    made = prepared("lac", labels, queue=6, embedding_width=8)
+    lac = prepared("lac", labels, queue=6, embedding_width=8)
     rows = torch.arange(4)
     generator = torch.Generator().manual_seed(0)
 
@@ -419,23 +419,23 @@ def test_lac_begins_its_second_stage_half_way_and_fills_its_queue():
         return GatheredOutputs((torch.full((4, 4), -5.0), embeddings, None))
 
     batch = Batch(rows, labels.batch(rows), (rows, rows))
-    made.loss(batch, model, Clock(2, 4))
-    assert (made.queue_classes == -1).all()
-    made.loss(batch, model, Clock(3, 4))
-    assert made.queue_classes[:4].tolist() == labels.single()[:4].tolist()
-    assert made.queue_position == 4
-    made.loss(batch, model, Clock(3, 4))  # the queue wraps around: the oldest two are gone
-    assert made.queue_position == 2
-    assert made.queue_classes[:6].tolist() == [*labels.single()[2:4], *labels.single()[2:4], *labels.single()[:2]]
+    lac.loss(batch, model, Clock(2, 4))
+    assert (lac.queue_classes == -1).all()
+    lac.loss(batch, model, Clock(3, 4))
+    assert lac.queue_classes[:4].tolist() == labels.single()[:4].tolist()
+    assert lac.queue_position == 4
+    lac.loss(batch, model, Clock(3, 4))  # the queue wraps around: the oldest two are gone
+    assert lac.queue_position == 2
+    assert lac.queue_classes[:6].tolist() == [*labels.single()[2:4], *labels.single()[2:4], *labels.single()[:2]]
 
 
 def test_en_ignores_unknowns_above_their_class():
     labels = table()
-    made = prepared("en", labels)
+    en = prepared("en", labels)
     rows = torch.arange(2)
     logits = torch.tensor([[3.0, 3.0, 3.0, 3.0], [-3.0, -3.0, -3.0, -3.0]], requires_grad=True)
     batch = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0]], dtype=torch.int8)
-    made.objective(logits, batch, rows, Clock()).backward()
+    en.objective(logits, batch, rows, Clock()).backward()
     assert (logits.grad[0, 1:] == 0).all()  # above the class average: cost nothing
     assert (logits.grad[1, [0, 2, 3]] > 0).all()  # below: negatives
     assert (logits.grad[[0, 1], [0, 1]] < 0).all()
@@ -443,7 +443,7 @@ def test_en_ignores_unknowns_above_their_class():
 
 def test_en_scl_remembers_maps_in_image_coordinates():
     labels = table()
-    made = prepared("en-scl", labels, map_size=4)
+    en_scl = prepared("en-scl", labels, map_size=4)
     heat = torch.linspace(-3, 3, 16).reshape(1, 1, 4, 4).expand(1, 4, 4, 4).clone()
     rows = torch.tensor([0])
 
@@ -451,11 +451,11 @@ def test_en_scl_remembers_maps_in_image_coordinates():
         shown = heat.flip(-1) if flip else heat
         geometry = Geometry(torch.tensor([flip]))
         batch = Batch(rows, labels.batch(rows), (rows,), (geometry,))
-        return made.loss(batch, lambda view: GatheredOutputs((torch.zeros(1, 4), None, shown)), Clock())
+        return en_scl.loss(batch, lambda view: GatheredOutputs((torch.zeros(1, 4), None, shown)), Clock())
 
     loss(True)
-    assert torch.allclose(made.heat.values[0].float(), heat[0].sigmoid(), atol=1e-3)
-    without = made.objective(torch.zeros(1, 4), labels.batch(rows), rows, Clock())
+    assert torch.allclose(en_scl.heat.values[0].float(), heat[0].sigmoid(), atol=1e-3)
+    without = en_scl.objective(torch.zeros(1, 4), labels.batch(rows), rows, Clock())
     assert loss(False).item() == pytest.approx(without.item(), abs=1e-5)  # the same image, seen the other way round
 
 
@@ -467,12 +467,12 @@ def test_l1_and_l2_penalties_are_per_head():
 
 
 def test_lasd_leverage_follows_k():
-    made = prepared("lasd", table())
-    assert made.negative_leverage == pytest.approx((1 + 0.1 * 0.5) / (4 - 1.5))
+    lasd = prepared("lasd", table())
+    assert lasd.negative_leverage == pytest.approx((1 + 0.1 * 0.5) / (4 - 1.5))
     assert method("lasd", consistency_weight=0.0).needs.views == ("weak",)
 
 
-def test_a_false_claim_about_parts_is_found():
+def test_the_contract_detects_wrong_splits():
     class Claims(METHODS["epr"]):
         needs = Needs(k=True, splits="rows")
 

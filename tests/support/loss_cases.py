@@ -1,4 +1,4 @@
-"""Every named loss with settings, the inputs it needs beside logits and labels, and the oracle it must equal."""
+"""Every named loss with settings, its inputs besides logits and labels, and the oracle it must equal."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,43 +14,43 @@ from support import loss_oracles as oracle
 
 # Saturation far past float32, zero, and −12 and −20, where log(p + 1e-5) loses the gradient.
 SPECIAL = (0.0, 1e-3, 0.5, 1.0, 2.5, 5.0, 9.0, 12.0, 20.0, 40.0, 90.0, 300.0, 1000.0, 5000.0, 1e4)
-# float32 probabilities this near a threshold may fall on its other side.
+# float32 probabilities this close to a threshold may fall on its other side.
 THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.9)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A loss, its settings, and what the paper's formula gives: one value an entry, a row or a batch."""
+    """A loss, its settings, and the value of the paper's formula per entry, row or batch."""
 
     name: str
     oracle: Callable[..., NDArray[np.float64]]
     settings: dict[str, Any] = field(default_factory=dict)
-    inputs: tuple[Any, ...] = ()  # "weak", "soft", "parameters" are drawn for the table; numbers are given as they are
+    inputs: tuple[Any, ...] = ()  # "weak", "soft" and "parameters" are drawn; numbers are passed as they are
     oracle_settings: dict[str, Any] | None = None
     per: str = "entry"
-    exact_gradient: bool = True  # False where a factor is detached, so that no derivative of the value is meant
+    exact_gradient: bool = True  # False where a factor is detached: the gradient is not the derivative of the value
     least_classes: int = 1
 
     @property
     def id(self) -> str:
-        said = [str(i) for i in self.inputs] + [f"{n}={v}" for n, v in self.settings.items()]
-        return "-".join([self.name, *said])
+        parts = [str(i) for i in self.inputs] + [f"{n}={v}" for n, v in self.settings.items()]
+        return "-".join([self.name, *parts])
 
     def draw_inputs(self, shape: tuple[int, ...], seed: int = 0) -> tuple[Any, ...]:
         """The loss's further inputs as float64 arrays, made for logits of this shape."""
         rng = np.random.RandomState(seed + 77)
-        made: list[Any] = []
+        drawn: list[Any] = []
         for kind in self.inputs:
             if kind == "weak":
-                made.append(away_from_thresholds(3.0 * rng.standard_normal(shape)))
+                drawn.append(away_from_thresholds(3.0 * rng.standard_normal(shape)))
             elif kind == "soft":
                 soft = rng.uniform(size=shape)
-                made.append(np.where(rng.uniform(size=shape) < 0.4, np.nan, soft))
+                drawn.append(np.where(rng.uniform(size=shape) < 0.4, np.nan, soft))
             elif kind == "parameters":
-                made.append([rng.standard_normal((3, 2)), rng.standard_normal(4)])
+                drawn.append([rng.standard_normal((3, 2)), rng.standard_normal(4)])
             else:
-                made.append(kind)
-        return tuple(made)
+                drawn.append(kind)
+        return tuple(drawn)
 
     def entries(self, logits: Tensor, labels: Tensor, *inputs: Any) -> Tensor:
         return LOSSES[self.name](logits, labels, *inputs, **self.settings)
@@ -94,23 +94,23 @@ class LabelledLogits:
 def tables() -> list[LabelledLogits]:
     """Small batches over several scales of logits, every kind of row, and the smallest shapes."""
     rng = np.random.RandomState(5)
-    made = []
+    drawn = []
     for scale in (0.1, 1.0, 5.0, 30.0, 1000.0):
         logits = away_from_thresholds(scale * rng.standard_normal((5, 6)))
         labels = rng.choice([-1, 0, 0, 0, 1], size=(5, 6))
-        made.append(LabelledLogits(f"scale {scale}", logits, labels))
+        drawn.append(LabelledLogits(f"scale {scale}", logits, labels))
     special = np.array([*SPECIAL, *(-value for value in SPECIAL[1:]), 3.25])
     logits = rng.permutation(special).reshape(5, 6)
-    made.append(LabelledLogits("special", logits, rng.choice([-1, 0, 0, 1], size=(5, 6))))
+    drawn.append(LabelledLogits("special", logits, rng.choice([-1, 0, 0, 1], size=(5, 6))))
     single = np.zeros((4, 6), dtype=np.int64)
     single[np.arange(4), rng.randint(6, size=4)] = 1
-    made.append(LabelledLogits("single positives", rng.standard_normal((4, 6)), single))
+    drawn.append(LabelledLogits("single positives", rng.standard_normal((4, 6)), single))
     for name, label in (("unknown only", 0), ("positive only", 1), ("negative only", -1)):
-        made.append(LabelledLogits(name, 3 * rng.standard_normal((3, 4)), np.full((3, 4), label)))
+        drawn.append(LabelledLogits(name, 3 * rng.standard_normal((3, 4)), np.full((3, 4), label)))
     for shape in ((1, 6), (5, 1), (1, 1)):
         labels = rng.choice([-1, 0, 1], size=shape)
-        made.append(LabelledLogits(f"shape {shape}", 3 * rng.standard_normal(shape), labels))
-    return made
+        drawn.append(LabelledLogits(f"shape {shape}", 3 * rng.standard_normal(shape), labels))
+    return drawn
 
 
 TABLES = tables()
@@ -194,4 +194,4 @@ CASES = [
     Case("plc", oracle.plc, inputs=("weak",)),
     Case("plc", oracle.plc, {"threshold": 0.9, "include_observed": True}, ("weak",)),
 ]
-ONE_A_NAME = list({case.name: case for case in reversed(CASES)}.values())[::-1]
+ONE_PER_NAME = list({case.name: case for case in reversed(CASES)}.values())[::-1]

@@ -1,7 +1,7 @@
-"""What every loss must equal: the papers' formulas summed entry by entry in float64, without code of the package.
+"""Independent oracles of the losses: the papers' formulas, entry by entry in float64, without code of the package.
 
-Labels are +1 positive, -1 verified negative, 0 unknown. The papers know no verified negatives besides fully
-labelled data; where one is handed in, an oracle says in its docstring what it costs.
+Labels are +1 positive, -1 verified negative, 0 unknown. The papers have verified negatives only in fully labelled data;
+where an oracle accepts them, its docstring states their cost.
 """
 
 import math
@@ -85,14 +85,14 @@ def an_ls(logits: Table, labels: Labels, positive_smoothing: float = 0.1, negati
 
 
 def wan(logits: Table, labels: Labels, negative_weight: float | None = None) -> Table:
-    """Sec. 5.1: -1[z=1] log f - γ 1[z≠1] log(1 - f), γ = 1/(L - 1); a verified negative is not weakened."""
+    """Sec. 5.1: -1[z=1] log f - γ 1[z≠1] log(1 - f), γ = 1/(L - 1); a verified negative keeps its weight."""
     if negative_weight is None:
         negative_weight = 1.0 if logits.shape[1] == 1 else 1 / (logits.shape[1] - 1)
     return every_entry(logits, labels, lambda g, y: cross_entropy(g, y) * (negative_weight if y == 0 else 1.0))
 
 
 def pr(logits: Table, labels: Labels) -> Table:
-    """Appendix A, one value a row: Σ_ij 1[z_i=1, z_j≠1] max(0, 1 - f_i + f_j)."""
+    """Appendix A, one value per row: Σ_ij 1[z_i=1, z_j≠1] max(0, 1 - f_i + f_j)."""
     result = np.zeros(len(logits))
     for n, (row, known) in enumerate(zip(logits, labels, strict=True)):
         for i in range(len(row)):
@@ -103,7 +103,7 @@ def pr(logits: Table, labels: Labels) -> Table:
 
 
 def epr(logits: Table, labels: Labels, k: float, weight: float = 1.0, divide_by_classes: bool = False) -> Table:
-    """Sec. 5.3, one value a batch: (1/|B|) Σ_n L+ + λ ((k̂ - k)/L)². A verified negative adds -log(1 - f) to L+."""
+    """Sec. 5.3, one value per batch: (1/|B|) Σ_n L+ + λ ((k̂ - k)/L)². A verified negative adds -log(1 - f) to L+."""
     rows, classes = logits.shape
     known, predicted = 0.0, 0.0
     for n in range(rows):
@@ -173,13 +173,13 @@ def n_ls(logits: Table, labels: Labels, smoothing: float = 0.3) -> Table:
 
 
 def l1r(logits: Table, labels: Labels, parameters: Sequence[Table], weight: float = 1e-6) -> Table:
-    """Appendix C, one value a batch: the mean of AN plus w Σ|θ|."""
+    """Appendix C, one value per batch: the mean of AN plus w Σ|θ|."""
     norm = sum(abs(float(value)) for parameter in parameters for value in parameter.ravel())
     return np.array(an(logits, labels).mean() + weight * norm)
 
 
 def l2r(logits: Table, labels: Labels, parameters: Sequence[Table], weight: float = 1e-6) -> Table:
-    """Appendix C, one value a batch: the mean of AN plus w Σθ²."""
+    """Appendix C, one value per batch: the mean of AN plus w Σθ²."""
     norm = sum(float(value) ** 2 for parameter in parameters for value in parameter.ravel())
     return np.array(an(logits, labels).mean() + weight * norm)
 
@@ -198,7 +198,7 @@ def focal_negative(g: float, focusing: float) -> float:
 
 
 def focal(logits: Table, labels: Labels, focusing: float = 2.0, balance: float | None = None) -> Table:
-    """LASD A.2.2, L_FAN; Lin et al.'s α weighs positives and 1 - α the rest."""
+    """LASD A.2.2, L_FAN; Lin et al.'s α is the weight of positives, 1 - α of the rest."""
 
     def cost(g: float, y: int) -> float:
         if y == 1:
@@ -216,7 +216,7 @@ def asl(
     shift: float = 0.05,
     detach_weight: bool = False,
 ) -> Table:
-    """LASD A.2.2, L_ASL-PS: p_m = max(f - m, 0). Detaching changes the gradient and no value."""
+    """LASD A.2.2, L_ASL-PS: p_m = max(f - m, 0). Detaching changes the gradient, not the value."""
 
     def cost(g: float, y: int) -> float:
         if y == 1:
@@ -239,7 +239,7 @@ def lasd(
     positive_focusing: float = 0.0,
     negative_focusing: float = 4.0,
 ) -> Table:
-    """Eq. 6, λ- from Theorem 5.4 with k = 1 where nothing is said; a verified negative costs its full L_γ-."""
+    """Eq. 6, λ- from Theorem 5.4 with k = 1 by default; a verified negative costs its full L_γ-."""
     classes = logits.shape[1]
     if negative_leverage is None:
         expected = 1.0 if k is None else k
@@ -302,7 +302,7 @@ def suspects(logits: Table, labels: Labels, epoch: int, share: float) -> set[tup
 
 
 def ll_r(logits: Table, labels: Labels, epoch: int, share: float = 0.2) -> Table:
-    """AN, the suspects dropped."""
+    """AN without the suspected entries."""
     result = an(logits, labels)
     for where in suspects(logits, labels, epoch, share):
         result[where] = 0.0
@@ -310,7 +310,7 @@ def ll_r(logits: Table, labels: Labels, epoch: int, share: float = 0.2) -> Table
 
 
 def ll_ct(logits: Table, labels: Labels, epoch: int, share: float = 0.2) -> Table:
-    """AN, the suspects taken as positives."""
+    """AN with the suspected entries as positives."""
     result = an(logits, labels)
     for where in suspects(logits, labels, epoch, share):
         result[where] = -log_p(logits[where])
@@ -363,7 +363,7 @@ GR_END: Schedule = (2.0, -2.0, 0.8, 0.5)
 
 
 def gr_at(progress: float, start: Schedule = GR_START, end: Schedule = GR_END) -> Schedule:
-    """(w, b, μ, σ), each moving linearly."""
+    """(w, b, μ, σ), interpolated linearly."""
     w, b, mu, sigma = ((1 - progress) * a + progress * z for a, z in zip(start, end, strict=True))
     return w, b, mu, sigma
 
@@ -466,7 +466,7 @@ def lac(
 
 
 def annotator_choice(logits: Table, labels: Labels) -> Table:
-    """-log P(named) of each row: the number of unknown labels present has a distribution, built up label by label."""
+    """-log P(observed) per row, from the distribution of the number of unknown labels present, built label by label."""
     costs = []
     for row, known in zip(logits, labels, strict=True):
         cost = -sum(log_p(g) for g, y in zip(row, known, strict=True) if y > 0)
