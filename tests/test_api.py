@@ -284,6 +284,9 @@ def test_damaged_pretrained_folders_are_reported(on_features, tmp_path):
     config.write_text(json.dumps({**content, "model": {**content["model"], "num_classes": 4}}))
     with pytest.raises(spml.InputError, match=r"model\.safetensors does not fit .*config\.json"):
         spml.load(tmp_path / "model")
+    config.write_text(json.dumps({**content, "training": {}}))
+    with pytest.raises(spml.InputError, match=r"config\.json was not written by this version of spml"):
+        spml.load(tmp_path / "model")
     config.write_text(json.dumps(content))
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(spml.InputError, match=r"model\.safetensors does not fit .*config\.json"):

@@ -16,7 +16,13 @@ from spml.labels import Labels
 from spml.predict.inputs import InputBlock, Inputs, open_inputs
 from spml.predict.onnx_export import export_onnx
 from spml.predict.predictor import Predictor, open_predictor
-from spml.predict.pretrained import is_pretrained, load_pretrained, save_pretrained, training_record
+from spml.predict.pretrained import (
+    TrainingRecord,
+    is_pretrained,
+    load_pretrained,
+    save_pretrained,
+    training_record,
+)
 from spml.recover import Recovered
 from spml.recover import recover as recover_labels
 from spml.recover.labelled import read_labelled
@@ -99,7 +105,7 @@ def train(
     >>> import spml, tempfile
     >>> out = tempfile.TemporaryDirectory()
     >>> run = spml.train("scenes", out=out.name, train=60, test=20, model="small", epochs=1, progress=False)
-    >>> run.training["method"], len(run.classes)
+    >>> run.training.method, len(run.classes)
     ('auto', 10)
     """
     if isinstance(data, Dataset) and options:
@@ -169,16 +175,15 @@ class Run:
     ----------
     predictor : Predictor
         The network with its classes and calibration.
-    training : dict
+    training : TrainingRecord
         How it was trained.
     folder : RunFolder, optional
         The run folder; None for a classifier loaded from `save_pretrained`.
 
     Attributes
     ----------
-    training : dict
-        Data, rows, method, settings, best epoch, and scores: `validation_score` is the mAP on the observed labels of
-        the validation rows, `test_map` the mAP on the full labels of the test rows (None if they are unknown).
+    training : TrainingRecord
+        Data, rows, method, settings, best epoch and scores.
 
     Examples
     --------
@@ -195,13 +200,13 @@ class Run:
     (1, 10)
     """
 
-    def __init__(self, predictor: Predictor, training: dict[str, Any], folder: RunFolder | None = None) -> None:
+    def __init__(self, predictor: Predictor, training: TrainingRecord, folder: RunFolder | None = None) -> None:
         self.predictor = predictor
         self.training = training
         self.folder = folder
 
     def __repr__(self) -> str:
-        return f"Run({str(self.predictor.folder)!r}: {self.training['method']}, {len(self.classes)} classes)"
+        return f"Run({str(self.predictor.folder)!r}: {self.training.method}, {len(self.classes)} classes)"
 
     @property
     def classes(self) -> tuple[str, ...]:

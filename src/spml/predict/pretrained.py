@@ -1,7 +1,7 @@
 """Save a trained classifier without its training data, in the layout of the Hugging Face Hub, and load it again."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,38 @@ from spml.runs.folder import RunFolder, new_network
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
+@dataclass(frozen=True)
+class TrainingRecord:
+    """How a classifier was trained, and its scores."""
+
+    data: str
+    """Name of the data."""
+    rows: dict[str, int]
+    """Number of train, validation and test rows."""
+    method: str
+    settings: dict[str, float | int | str | bool | None]
+    """Settings of the method."""
+    train: dict[str, float | int]
+    """Epochs, batch size, learning rate, seed."""
+    best_epoch: int
+    validation_score: float | None
+    """mAP on the validation rows, where unknown labels count as absent."""
+    test_map: float | None
+    """mAP on the test rows, if their full labels are known."""
+
+
 def is_pretrained(folder: Path) -> bool:
     """Whether `save_pretrained` wrote this folder."""
     return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
 
 
-def save_pretrained(predictor: Predictor, training: dict[str, Any], folder: Path) -> None:
+def save_pretrained(predictor: Predictor, training: TrainingRecord, folder: Path) -> None:
     """Write model.safetensors, config.json and a model card.
 
     Parameters
     ----------
     predictor : Predictor
-    training : dict
+    training : TrainingRecord
         How the classifier was trained, from `training_record`.
     folder : Path
         New or empty folder, or one that an earlier call wrote.
@@ -53,17 +73,21 @@ def save_pretrained(predictor: Predictor, training: dict[str, Any], folder: Path
         "classes": predictor.classes,
         "image_policy": predictor.spec.policy,
         "decision": _decision_record(predictor),
-        "training": training,
+        "training": asdict(training),
     }
     with atomic_path(folder / WEIGHTS) as temporary:
         save_file(copy_tensors(predictor.network.state_dict()), temporary, metadata={"format": "pt"})
     write_text(folder / CONFIG, json.dumps(config, indent=2, allow_nan=False) + "\n")
-    write_text(folder / CARD, _model_card(config))
+    write_text(folder / CARD, _model_card(config, training))
 
 
-def load_pretrained(folder: Path, device: str = "auto") -> tuple[Predictor, dict[str, Any]]:
+def load_pretrained(folder: Path, device: str = "auto") -> tuple[Predictor, TrainingRecord]:
     """Read what `save_pretrained` wrote: the predictor, and how it was trained."""
     config = read_json(folder / CONFIG, "model", "classes", "image_policy", "decision", "training")
+    try:
+        training = TrainingRecord(**config["training"])
+    except TypeError as error:
+        raise InputError(f"{folder / CONFIG} was not written by this version of spml ({error})") from None
     network = new_network(config["model"])
     try:
         network.load_state_dict(load_file(folder / WEIGHTS))
@@ -77,23 +101,22 @@ def load_pretrained(folder: Path, device: str = "auto") -> tuple[Predictor, dict
         return _read_decision(config["decision"])
 
     classes, policy = tuple(config["classes"]), config["image_policy"]
-    return Predictor(folder, network.eval(), classes, decide, policy=policy, device=device), config["training"]
+    return Predictor(folder, network.eval(), classes, decide, policy=policy, device=device), training
 
 
-def training_record(run: RunFolder) -> dict[str, Any]:
+def training_record(run: RunFolder) -> TrainingRecord:
     """How a run was trained and how good it is, without paths of this machine."""
-    settings = {name: value for name, value in run.record["method"].items() if name != "name"}
     train = run.record["train"]
-    return {
-        "data": Path(str(run.source["path"])).name,
-        "rows": {"train": len(run.train), "validation": len(run.validation), "test": len(run.test)},
-        "method": run.method,
-        "settings": settings,
-        "train": {name: train[name] for name in ("epochs", "batch_size", "learning_rate", "seed") if name in train},
-        "best_epoch": run.best["epoch"],
-        "validation_score": run.best["score"],
-        "test_map": _test_map(run),
-    }
+    return TrainingRecord(
+        data=Path(str(run.source["path"])).name,
+        rows={"train": len(run.train), "validation": len(run.validation), "test": len(run.test)},
+        method=run.method,
+        settings={name: value for name, value in run.record["method"].items() if name != "name"},
+        train={name: train[name] for name in ("epochs", "batch_size", "learning_rate", "seed")},
+        best_epoch=run.best["epoch"],
+        validation_score=run.best["score"],
+        test_map=_test_map(run),
+    )
 
 
 def _test_map(run: RunFolder) -> float | None:
@@ -126,10 +149,10 @@ def _read_decision(record: dict[str, Any]) -> Decision:
     return Decision(Calibration(**numbers), thresholds)
 
 
-def _model_card(config: dict[str, Any]) -> str:
-    training, model, classes = config["training"], config["model"], config["classes"]
-    size, (validation, test) = model.get("image_size"), (training["validation_score"], training["test_map"])
-    settings = [f"{name} = {value}" for name, value in training["settings"].items()]
+def _model_card(config: dict[str, Any], training: TrainingRecord) -> str:
+    model, classes, size = config["model"], config["classes"], config["model"].get("image_size")
+    validation, test = training.validation_score, training.test_map
+    settings = [f"{name} = {value}" for name, value in training.settings.items()]
     return (
         Path(__file__)
         .with_name("model_card.md")
@@ -137,17 +160,17 @@ def _model_card(config: dict[str, Any]) -> str:
         .format(
             task="image-classification" if size else "tabular-classification",
             version=config["spml_version"],
-            data=_code(training["data"]),
+            data=_code(training.data),
             example='run.predict("photo.jpg")' if size else "run.predict(rows)",
-            rows=", ".join(f"{count} {part}" for part, count in training["rows"].items()),
+            rows=", ".join(f"{count} {part}" for part, count in training.rows.items()),
             count=len(classes),
             classes=", ".join(map(_code, classes[:100])) + (", …" if len(classes) > 100 else ""),
-            method=_code(training["method"]) + (f" ({', '.join(settings)})" if settings else ""),
+            method=_code(training.method) + (f" ({', '.join(settings)})" if settings else ""),
             network=f"{_code(model['backbone'])} with a {model['head']} head, {size}×{size} pixels"
             if size
             else f"a linear classifier on {model['features']} features",
-            train=", ".join(f"{name.replace('_', ' ')} {value}" for name, value in training["train"].items()),
-            epoch=training["best_epoch"],
+            train=", ".join(f"{name.replace('_', ' ')} {value}" for name, value in training.train.items()),
+            epoch=training.best_epoch,
             validation="no validation rows" if validation is None else f"{validation:.4f}",
             test="not evaluated on fully labelled data" if test is None else f"{test:.4f}",
         )
