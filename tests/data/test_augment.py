@@ -1,4 +1,4 @@
-"""Views against Pillow and torchvision on single images, and what a batch of them must keep."""
+"""Views of single images compared with Pillow and torchvision, and properties of batches."""
 
 import math
 
@@ -15,7 +15,7 @@ SIZE = 48
 
 
 def photos(count: int, size: int = SIZE, seed: int = 0) -> Tensor:
-    """Smooth colour fields with some noise: like photographs, and unlike constant images, they show every change."""
+    """Smooth colour fields with noise: unlike constant images, they reveal every change."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(count, 3, 6, 6, generator=generator)
     smooth = torch.nn.functional.interpolate(coarse, size=(size, size), mode="bicubic", align_corners=False)
@@ -24,7 +24,7 @@ def photos(count: int, size: int = SIZE, seed: int = 0) -> Tensor:
 
 
 def strong(rows: int, **changes: Tensor | float) -> ViewParameters:
-    """A strong view that does nothing but what `changes` says."""
+    """A strong view that only applies `changes`."""
     nothing = {
         "cutout_side": 0.0,
         "cutout_centre": torch.full((rows, 2), 0.5),
@@ -79,7 +79,7 @@ def image() -> Tensor:
         ("sharpness", 0.1, lambda i: ImageEnhance.Sharpness(i).enhance(0.1), 1),
     ],
 )
-def test_pixelwise_operation_is_pillows(name, level, reference, tolerance, image):
+def test_pixelwise_operations_match_pillow(name, level, reference, tolerance, image):
     ours = one(name, level, image)[0]
     assert worst(ours, pixels(reference(picture(image[0])))) <= tolerance
     if name != "identity" and level != 8:
@@ -98,7 +98,7 @@ def test_pixelwise_operation_is_pillows(name, level, reference, tolerance, image
         ("translate-y", -0.25, {"translate": [0, -0.25]}),
     ],
 )
-def test_warp_is_torchvisions(name, level, affine, height, image):
+def test_warps_match_torchvision(name, level, affine, height, image):
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2 import functional
 
@@ -117,12 +117,12 @@ def test_warp_is_torchvisions(name, level, affine, height, image):
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "solarize"])
-def test_an_image_of_one_colour_survives_every_operation(name):
+def test_every_operation_works_on_a_constant_image(name):
     flat = torch.full((2, 3, 8, 8), 128, dtype=torch.uint8)
     assert torch.equal(one(name, 1, flat), flat)
 
 
-def test_flip_moves_pixels_and_changes_none():
+def test_flip_only_moves_pixels():
     images = photos(6)
     flip = torch.tensor([True, False, True, True, False, False])
     out = apply(images, ViewParameters(flip))
@@ -130,7 +130,7 @@ def test_flip_moves_pixels_and_changes_none():
     assert torch.equal(out[~flip], images[~flip])
 
 
-def test_input_is_left_alone():
+def test_input_is_not_modified():
     images = photos(8)
     before = images.clone()
     for kind in ("plain", "weak", "strong"):
@@ -139,7 +139,7 @@ def test_input_is_left_alone():
             assert torch.equal(images, before)
 
 
-def test_plain_view_is_the_image_and_draws_nothing():
+def test_plain_view_is_the_input_and_uses_no_random_numbers():
     generator = torch.Generator().manual_seed(3)
     before = generator.get_state()
     images = photos(2)
@@ -147,7 +147,7 @@ def test_plain_view_is_the_image_and_draws_nothing():
     assert torch.equal(generator.get_state(), before)
 
 
-def test_crop_of_everything_is_the_image():
+def test_crop_of_the_whole_image_changes_nothing():
     images = photos(3)
     whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(3, 1)
     flip = torch.tensor([False, True, False])
@@ -156,7 +156,7 @@ def test_crop_of_everything_is_the_image():
     assert torch.equal(out[1], images[1].flip(-1))
 
 
-def test_crop_is_the_resized_box():
+def test_crop_matches_resizing_the_box():
     image = photos(1)
     box = torch.tensor([[0.25, 0.125, 0.5, 0.75]])
     ours = apply(image, ViewParameters(torch.tensor([False]), box))[0]
@@ -185,7 +185,7 @@ def test_crop_stays_inside_and_keeps_its_area(ratio):
     assert ((inside >= ratio[0] - 1e-5) & (inside <= ratio[1] + 1e-5)).all()
 
 
-def test_cutout_fills_its_square_and_nothing_else():
+def test_cutout_changes_only_its_square():
     images = torch.zeros(3, 3, 40, 40, dtype=torch.uint8)
     centre = torch.tensor([[0.5, 0.5], [0.0, 0.5], [0.0, 0.0]])
     out = apply(images, strong(3, cutout_side=0.5, cutout_centre=centre))
@@ -224,7 +224,7 @@ def test_operations_run_from_left_to_right(image):
 
 @pytest.mark.parametrize("kind", ["weak", "strong"])
 @pytest.mark.parametrize("crop_scale", [None, (0.6, 1.0)])
-def test_rows_do_not_see_each_other(kind, crop_scale):
+def test_rows_are_independent(kind, crop_scale):
     images = photos(40, size=20)
     parameters = draw(kind, 40, ViewSettings(crop_scale=crop_scale), torch.Generator().manual_seed(5))
     together = apply(images, parameters)
@@ -236,7 +236,7 @@ def test_rows_do_not_see_each_other(kind, crop_scale):
 
 
 @pytest.mark.parametrize("kind", ["weak", "strong"])
-def test_the_generator_decides(kind):
+def test_views_depend_only_on_the_generator(kind):
     images = photos(16)
     settings = ViewSettings(crop_scale=(0.7, 1.0))
 
@@ -250,7 +250,7 @@ def test_the_generator_decides(kind):
     assert len({row.numpy().tobytes() for row in each}) == 16
 
 
-def test_the_global_generator_is_not_touched():
+def test_global_generator_is_not_used():
     state = torch.get_rng_state()
     apply(photos(4), draw("strong", 4, ViewSettings(), torch.Generator().manual_seed(0)))
     assert torch.equal(torch.get_rng_state(), state)
@@ -287,7 +287,7 @@ def test_frequencies_and_levels():
         assert levels == pytest.approx(expected[name]), name
 
 
-def test_probability_0_and_1():
+def test_probabilities_zero_and_one():
     never = draw("strong", 500, ViewSettings(flip=0, grey=0), torch.Generator().manual_seed(0))
     always = draw("strong", 500, ViewSettings(flip=1, grey=1), torch.Generator().manual_seed(0))
     assert never.strong is not None
@@ -309,7 +309,7 @@ def test_tiny_images(size):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", ["weak", "strong"])
 @pytest.mark.parametrize("crop_scale", [None, (0.6, 1.0)])
-def test_cuda_makes_the_same_views(kind, crop_scale):
+def test_cuda_gives_the_same_views(kind, crop_scale):
     images = photos(64)
     parameters = draw(kind, 64, ViewSettings(crop_scale=crop_scale), torch.Generator().manual_seed(5))
     here, there = apply(images, parameters), apply(images.cuda(), parameters).cpu()
@@ -335,12 +335,12 @@ def test_cuda_makes_the_same_views(kind, crop_scale):
         ({"crop_scale": 0.5}, "crop_scale must be a list of two numbers or None, not 0.5"),
     ],
 )
-def test_settings_out_of_range(settings, word):
+def test_settings_out_of_range_raise(settings, word):
     with pytest.raises(InputError, match=word):
         ViewSettings(**settings)
 
 
-def test_what_cannot_be_viewed():
+def test_invalid_inputs_raise():
     generator = torch.Generator()
     with pytest.raises(InputError, match="'mild'"):
         draw("mild", 2, ViewSettings(), generator)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Data by its path."""
+"""Detection of data formats."""
 
 import json
 from collections.abc import Callable
@@ -25,20 +25,22 @@ from support.pictures import known, picture
         (write_cub, "cub", {"certainty": 2}),
     ],
 )
-def test_official_folders(tmp_path: Path, write: Callable[[Path], Path], name: str, options: dict[str, object]) -> None:
+def test_official_layouts_are_detected(
+    tmp_path: Path, write: Callable[[Path], Path], name: str, options: dict[str, object]
+) -> None:
     dataset = open_data(write(tmp_path), **options)
     assert dataset.name == name
     assert dataset.truth is not None
 
 
-def test_scenes_is_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_word_scenes_and_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     picture(Path("scenes", "cat", "a.jpg"))
     assert open_data("scenes", train=5, test=1, size=32).name == "scenes"
     assert open_data("./scenes").classes == ("cat",)
 
 
-def test_own_data(tmp_path: Path) -> None:
+def test_user_data_is_detected(tmp_path: Path) -> None:
     folder = tmp_path / "by class"
     picture(folder / "cat" / "a.jpg", 1)
     picture(folder / "dog" / "b.jpg", 2)
@@ -91,7 +93,7 @@ def small_pack(folder: Path, *, features: bool) -> Path:
     return folder
 
 
-def test_pack(tmp_path: Path) -> None:
+def test_pack_is_detected(tmp_path: Path) -> None:
     dataset = open_data(small_pack(tmp_path / "small", features=False), size=8)
     assert isinstance(dataset.store, ImageStore)
     assert dataset.store.batch([3]).shape == (1, 3, 8, 8)
@@ -120,7 +122,7 @@ def test_real_packs() -> None:
     assert cub.labels.is_single_positive
 
 
-def test_ambiguous_and_unknown(tmp_path: Path) -> None:
+def test_ambiguous_or_unsupported_data_raises(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file or folder") as error:
         open_data(tmp_path / "absent")
     assert all(form.description in str(error.value) for form in FORMATS.values())
@@ -155,7 +157,7 @@ def test_ambiguous_and_unknown(tmp_path: Path) -> None:
         open_data(tmp_path)
 
 
-def test_unknown_options_are_named(tmp_path: Path) -> None:
+def test_unknown_options_raise(tmp_path: Path) -> None:
     picture(tmp_path / "cat" / "a.jpg")
     with pytest.raises(
         InputError,

@@ -1,4 +1,4 @@
-"""Rows of features from every kind of matrix, NaN named by row and column; and the classifier that learns from them."""
+"""Feature stores of every kind of matrix, errors for invalid values, and the classifier on features."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_arrays_and_files_are_not_copied(tmp_path):
     assert isinstance(FeatureStore(path)._array, np.memmap)
 
 
-def test_a_batch_is_the_callers_own():
+def test_changing_a_batch_does_not_change_the_store():
     values = matrix()
     for source in (values.copy(), torch.from_numpy(values.copy()), scipy.sparse.csr_matrix(values)):
         store = FeatureStore(source)
@@ -82,7 +82,7 @@ def test_a_batch_is_the_callers_own():
 
 @pytest.mark.parametrize("kind", ["array", "file", "csr", "tensor"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_first_value_that_is_not_finite_is_named(tmp_path, monkeypatch, kind, value):
+def test_error_locates_the_first_value_that_is_not_finite(tmp_path, monkeypatch, kind, value):
     monkeypatch.setattr(module, "_BLOCK", 8)  # two rows at a time
     values = matrix()
     values[3, 2] = values[3, 3] = values[5, 0] = value
@@ -97,7 +97,7 @@ def test_first_value_that_is_not_finite_is_named(tmp_path, monkeypatch, kind, va
         FeatureStore(source).check_finite()
 
 
-def test_a_batch_that_must_be_finite_names_the_row_of_the_matrix(tmp_path):
+def test_finite_batch_reports_the_row_of_the_matrix(tmp_path):
     values = matrix()
     values[3, 2] = np.nan
     np.save(tmp_path / "x.npy", values)
@@ -109,7 +109,7 @@ def test_a_batch_that_must_be_finite_names_the_row_of_the_matrix(tmp_path):
 
 
 @pytest.mark.parametrize("wrap", [np.asarray, scipy.sparse.csr_matrix, torch.from_numpy])
-def test_float64_that_float32_cannot_hold(wrap):
+def test_values_too_large_for_float32_raise(wrap):
     values = matrix(np.float64)
     values[4, 1] = 1e300
     with pytest.raises(InputError, match=r"row 4, column 1 is inf as float32"):
@@ -129,12 +129,12 @@ def test_float64_that_float32_cannot_hold(wrap):
         (torch.zeros(2, 2, dtype=torch.complex64), "complex64"),
     ],
 )
-def test_what_is_no_feature_matrix(values, word):
+def test_invalid_matrices_raise(values, word):
     with pytest.raises(InputError, match=word):
         FeatureStore(values)
 
 
-def test_bad_files(tmp_path):
+def test_invalid_files_raise(tmp_path):
     with pytest.raises(InputError, match=r"gone\.npy: there is no such file"):
         FeatureStore(tmp_path / "gone.npy")
     (tmp_path / "text.npy").write_text("1,2,3")
@@ -157,21 +157,21 @@ def test_bad_files(tmp_path):
 
 
 @pytest.mark.parametrize("row", [6, -1])
-def test_row_out_of_range(row):
+def test_row_out_of_range_raises(row):
     for source in (matrix(), torch.from_numpy(matrix()), scipy.sparse.csr_matrix(matrix())):
         with pytest.raises(InputError, match=f"row {row} is out of range"):
             FeatureStore(source).batch([row])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_cuda_where_there_is_none():
+def test_missing_cuda_device_raises():
     with pytest.raises(InputError, match="'cuda'"):
         FeatureStore(matrix()).to_device("cuda")
 
 
 @pytest.mark.parametrize("kind", ["half", "double", "csr", "tensor"])
 def test_to_device(monkeypatch, kind):
-    """On CUDA where there is one; "meta" elsewhere shows what type would be there."""
+    """On CUDA if available; otherwise "meta" shows the type."""
     monkeypatch.setattr(module, "_BLOCK", 8)
     device = "cuda" if torch.cuda.is_available() else "meta"
     values = matrix(np.float16).astype(np.float32)
@@ -191,7 +191,7 @@ def test_to_device(monkeypatch, kind):
             assert np.array_equal(batch.cpu().numpy(), values[[3, 1]])
 
 
-def test_to_cpu_says_whether_it_is_in_memory(tmp_path):
+def test_to_device_cpu_reports_whether_features_are_in_memory(tmp_path):
     np.save(tmp_path / "x.npy", matrix())
     assert FeatureStore(matrix()).to_device("cpu")
     assert FeatureStore(torch.from_numpy(matrix())).to_device("cpu")
@@ -200,7 +200,7 @@ def test_to_cpu_says_whether_it_is_in_memory(tmp_path):
 
 @pytest.mark.parametrize("rows", [200, 2000])
 @pytest.mark.parametrize("mean", [0.0, 1000.0])
-def test_a_feature_classifier_measures_and_scales_its_rows(rows: int, mean: float) -> None:
+def test_feature_classifier_normalises_its_inputs(rows: int, mean: float) -> None:
     torch.manual_seed(0)
     features = (mean + 2 * torch.randn(rows, 12)).float()
     features[:, 3] = 5.0  # a constant column is only shifted
@@ -216,7 +216,7 @@ def test_a_feature_classifier_measures_and_scales_its_rows(rows: int, mean: floa
         torch.testing.assert_close(logits.double(), wanted, rtol=0, atol=2e-6 * (1 + mean))
 
 
-def test_several_heads_become_one_that_stands_between_them() -> None:
+def test_ensemble_of_heads_is_merged_into_their_average() -> None:
     generator = torch.Generator().manual_seed(0)
     direction, centre = torch.randn(2, 3, 8, generator=generator), torch.randn(8, generator=generator)
     weight, bias = direction * torch.tensor([0.1, 5.0])[:, None, None], torch.randn(2, 3, generator=generator)
@@ -232,7 +232,7 @@ def test_several_heads_become_one_that_stands_between_them() -> None:
     assert torch.isfinite(torch.cat([part.flatten() for part in merge_heads(weight, bias, (0.5, 0.5))])).all()
 
 
-def test_heads_side_by_side_are_one_where_nothing_is_learned() -> None:
+def test_merging_untrained_heads_changes_nothing() -> None:
     torch.manual_seed(0)
     features = torch.randn(30, 12)
     classifier = FeatureClassifier(12, 4, (2 / 3, 1 / 3))
@@ -259,7 +259,7 @@ def norms(classifier: FeatureClassifier) -> list[Tensor]:
     return [weight.norm(dim=-1) for weight in classifier.linear.weight.detach().chunk(2)]
 
 
-def test_how_frequent_labels_are_is_learned_as_soon_as_what_they_look_like(tmp_path: Path) -> None:
+def test_biases_and_weights_learn_at_the_same_pace(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     features = draw.normal(size=(400, 400)).astype(np.float32)
     shown = np.where(features[:, 0] > 1, 1, np.where(features[:, 1] > 0, 2, 0))  # label 3 is never named
@@ -267,9 +267,9 @@ def test_how_frequent_labels_are_is_learned_as_soon_as_what_they_look_like(tmp_p
     classifier = FeatureClassifier(400, 4)
     settings = TrainSettings(epochs=4, batch_size=8, learning_rate=1e-3)
     Trainer(tmp_path, classifier, method("an"), training, None, settings, device="cpu", progress=False).fit()
-    said = torch.sigmoid(classifier.eval()(torch.zeros(1, 400)).logits)[0]
-    assert said[3] < 0.15, said
-    assert (said[:3] > said[3]).all()
+    probability = torch.sigmoid(classifier.eval()(torch.zeros(1, 400)).logits)[0]
+    assert probability[3] < 0.15, probability
+    assert (probability[:3] > probability[3]).all()
 
 
 def test_fingerprint_depends_on_the_numbers_not_on_how_they_are_stored(tmp_path):

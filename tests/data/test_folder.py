@@ -14,7 +14,7 @@ from spml.labels import Labels
 from support.pictures import known, picture
 
 
-def test_each_sub_folder_is_a_class(tmp_path: Path) -> None:
+def test_each_subfolder_is_a_class(tmp_path: Path) -> None:
     for shade in range(5):
         picture(tmp_path / "cat" / f"{shade}.jpg", shade)
         picture(tmp_path / "dog" / "old" / f"{shade}.png", 50 + shade)
@@ -46,7 +46,7 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> Non
     assert dataset.notes == ()
 
 
-def test_same_name_in_two_classes_is_two_rows_same_bytes_one(tmp_path: Path) -> None:
+def test_identical_files_in_two_classes_become_one_row(tmp_path: Path) -> None:
     picture(tmp_path / "cat" / "a.png", 1)
     picture(tmp_path / "dog" / "a.png", 2)
     for label in ("cat", "dog", "fish"):
@@ -62,7 +62,7 @@ def test_same_name_in_two_classes_is_two_rows_same_bytes_one(tmp_path: Path) -> 
     assert any("more than one class folder" in note and "same-cat.png" in note for note in dataset.notes)
 
 
-def test_train_val_test_folders_are_the_split(tmp_path: Path) -> None:
+def test_split_folders(tmp_path: Path) -> None:
     for shade, (part, label) in enumerate([("train", "b"), ("train", "a"), ("Val", "a"), ("test", "b")]):
         picture(tmp_path / part / label / "x.png", shade)
     dataset = from_folder(tmp_path)
@@ -89,16 +89,16 @@ def test_notes(tmp_path: Path) -> None:
     assert "1 of 4 classes have only one row: 'only one'" in notes
     assert "2 hidden or other files" in notes
     assert "loose.jpg" in notes
-    assert "the folder 'empty' holds no image and is no class" in notes
+    assert "the folder 'empty' contains no image and is not a class" in notes
     # the one image of its class is trained on, whatever the share
     single = from_folder(tmp_path, validation_share=0.9)
     assert "only one/0.jpg" in single.names[single.train].tolist()
 
 
-def test_errors_name_the_folder_and_what_would_be_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_the_folder_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="no such folder"):
         from_folder(tmp_path / "absent")
-    with pytest.raises(InputError, match="there is no image"):
+    with pytest.raises(InputError, match=r"no image .* in this folder or below"):
         from_folder(tmp_path)
     picture(tmp_path / "a.jpg")
     with pytest.raises(InputError, match="folder with its name, or give a table"):
@@ -116,14 +116,14 @@ def test_errors_name_the_folder_and_what_would_be_right(tmp_path: Path, monkeypa
         from_folder(tmp_path)
 
 
-def test_split_folders_without_classes(tmp_path: Path) -> None:
+def test_split_folders_without_classes_raise(tmp_path: Path) -> None:
     picture(tmp_path / "train" / "a.jpg")
     picture(tmp_path / "test" / "b.jpg")
     with pytest.raises(InputError, match="no folder per class"):
         from_folder(tmp_path)
 
 
-def test_images_are_not_read_when_opened(tmp_path: Path) -> None:
+def test_opening_reads_no_images(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "broken.jpg").write_bytes(b"no image")
     picture(tmp_path / "cat" / "good.jpg")

@@ -1,4 +1,4 @@
-"""Decoding of every kind of file, the three places a store keeps its images in, and bad input."""
+"""Decoding of all formats, the three places where decoded images are kept, and invalid input."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def planes(image: Image.Image) -> np.ndarray:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> list[Path]:
-    """Seven photographs, no two alike."""
+    """Seven different photographs."""
     paths = [tmp_path / f"photo {i}.png" for i in range(7)]
     for i, path in enumerate(paths):
         photo(20 + i, 24, seed=i).save(path)
@@ -72,7 +72,7 @@ def test_formats(kind, options, tolerance):
     assert np.abs(out.astype(int) - planes(image)).max() <= tolerance
 
 
-def test_squash_is_pillows_bilinear():
+def test_squash_matches_pillows_bilinear_filter():
     image = photo(50, 30)
     expected = image.resize((20, 20), Image.Resampling.BILINEAR)
     assert np.array_equal(decode(encoded(image, "PNG"), 20), planes(expected))
@@ -89,7 +89,7 @@ def test_crop_is_the_centre(shape):
     assert np.abs(decode(encoded(image, "PNG"), 16, "crop").astype(int) - planes(cut)).max() <= 1
 
 
-def test_large_jpeg_decoded_small_looks_the_same():
+def test_large_jpeg_decoded_at_reduced_size_looks_the_same():
     image = photo(640, 512)
     small = decode(encoded(image, "JPEG", quality=95), 32)
     assert np.abs(small.astype(int) - planes(image.resize((32, 32), Image.Resampling.BILINEAR))).max() <= 8
@@ -146,13 +146,13 @@ def test_transparent_is_white():
     assert np.array_equal(out[:, ~clear], planes(palette.convert("RGB"))[:, ~clear])
 
 
-def test_broken_exif_does_not_hide_the_image():
+def test_broken_exif_is_ignored():
     image = photo(16, 16)
     assert np.array_equal(decode(encoded(image, "PNG", exif=b"Exif\0\0nonsense"), 16), planes(image))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "AVIF"])
-def test_truncated_or_corrupt_names_the_file(tmp_path, kind):
+def test_error_for_damaged_images_names_the_file(tmp_path, kind):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
     data = encoded(noise, kind)
     path = tmp_path / f"halb & kaputt é.{kind.lower()}"
@@ -164,7 +164,7 @@ def test_truncated_or_corrupt_names_the_file(tmp_path, kind):
         decode(data[: len(data) // 2], 16, name="row five")
 
 
-def test_missing_file_and_folder(tmp_path):
+def test_missing_file_and_folder_raise(tmp_path):
     with pytest.raises(InputError, match=r"gone\.png: there is no such file"):
         decode(tmp_path / "gone.png", 16)
     with pytest.raises(InputError, match="cannot be read"):
@@ -172,7 +172,7 @@ def test_missing_file_and_folder(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_bomb_is_refused_from_its_header(tmp_path, monkeypatch):
+def test_huge_images_raise_before_decoding(tmp_path, monkeypatch):
     path = tmp_path / "bomb.png"
     Image.new("1", (12000, 12000)).save(path)
     monkeypatch.setattr(decode_module, "_square", lambda *_: pytest.fail("it was decoded"))
@@ -188,7 +188,7 @@ def test_bomb_is_refused_from_its_header(tmp_path, monkeypatch):
         decode(path, 16, max_pixels=99)
 
 
-def test_what_pillow_could_but_should_not_open(tmp_path):
+def test_unsafe_formats_raise(tmp_path):
     path = tmp_path / "page.png"
     photo(8, 8).save(path, "EPS")
     with pytest.raises(InputError, match="no image of a known format"):
@@ -198,7 +198,7 @@ def test_what_pillow_could_but_should_not_open(tmp_path):
 @pytest.mark.parametrize(
     ("size", "policy", "word"), [(0, "squash", "size"), (8, "stretch", "policy"), (2.5, "crop", "size")]
 )
-def test_settings(size, policy, word):
+def test_invalid_decode_settings_raise(size, policy, word):
     with pytest.raises(InputError, match=word):
         decode(b"", size, policy)
 
@@ -247,7 +247,7 @@ def test_batches(folder, tmp_path, where, prepared):
             store.batch([row])
 
 
-def test_a_batch_is_the_callers_own(folder):
+def test_changing_a_batch_does_not_change_the_store(folder):
     store = ImageStore(folder, 16)
     first = store.batch([0])
     kept = first.clone()
@@ -288,7 +288,7 @@ def test_members_of_zip_files(folder, tmp_path):
             ImageStore([source], 16).batch([0])
 
 
-def test_zip_bomb(tmp_path):
+def test_huge_zip_members_raise(tmp_path):
     archive = tmp_path / "bomb.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("big.png", bytes(500_000))
@@ -297,7 +297,7 @@ def test_zip_bomb(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["memory", "stream", "file"])
-def test_bad_image_is_an_error_that_names_it(folder, tmp_path, where):
+def test_error_for_a_bad_image_names_it(folder, tmp_path, where):
     folder[3].write_bytes(b"broken")
     store = stores(folder, tmp_path)[where]
     with pytest.raises(InputError, match=r"photo 3\.png: this is no image"):
@@ -326,7 +326,7 @@ def test_bad_images_are_skipped_and_listed(folder, tmp_path, where):
             ImageStore(folder, 16, **options).prepare()
 
 
-def test_nothing_but_bad_images(folder):
+def test_only_bad_images_raise(folder):
     for path in folder:
         path.write_bytes(b"broken")
     store = ImageStore(folder, 16, on_bad_image="skip")
@@ -353,7 +353,7 @@ def test_from_array():
             ImageStore.from_array(wrong)
 
 
-def test_store_settings(folder, tmp_path):
+def test_invalid_store_settings_raise(folder, tmp_path):
     for options in ({"on_bad_image": "ignore"}, {"workers": 0}, {"policy": "stretch"}):
         with pytest.raises(InputError, match=next(iter(options))):
             ImageStore(folder, 16, **options)
@@ -364,13 +364,13 @@ def test_store_settings(folder, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_cuda_where_there_is_none(folder):
+def test_missing_cuda_device_raises(folder):
     with pytest.raises(InputError, match="'cuda'"):
         ImageStore(folder, 16).to_device("cuda")
 
 
 def test_to_device(folder):
-    """On CUDA where there is one; "meta" elsewhere shows that the store hands out what lives on the device."""
+    """On CUDA if available; otherwise "meta" shows that batches come from the device."""
     device = "cuda" if torch.cuda.is_available() else "meta"
     expected = ImageStore(folder, 16).batch([3, 1])
     for limit in (None, 0):
@@ -436,7 +436,7 @@ def test_second_run_decodes_nothing(folder, tmp_path, monkeypatch):
     assert torch.equal(ImageStore(folder, 16, cache_path=cache).batch(range(7)), expected)
 
 
-def test_other_images_size_or_policy_never_meet_it(folder, tmp_path):
+def test_cache_depends_on_images_size_and_policy(folder, tmp_path):
     cache = tmp_path / "cache"
     ImageStore(folder, 16, cache_path=cache).prepare()
     photo(40, 40, seed=99).save(folder[2])
@@ -449,7 +449,7 @@ def test_other_images_size_or_policy_never_meet_it(folder, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["pixels", "list", "no list", "empty", "other"])
-def test_damaged_file_is_made_again(folder, tmp_path, damage):
+def test_damaged_cache_is_rewritten(folder, tmp_path, damage):
     cache = tmp_path / "cache"
     expected = ImageStore(folder, 16, cache_path=cache).batch(range(7))
     pixels, listed = next(cache.glob("*.npy")), next(cache.glob("*.json"))
@@ -467,7 +467,7 @@ def test_damaged_file_is_made_again(folder, tmp_path, damage):
     assert json.loads(listed.read_text()) == []
 
 
-def test_no_space_left(folder, tmp_path, monkeypatch):
+def test_too_little_disk_space_raises(folder, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10}))
     with pytest.raises(InputError, match="no space left for the decoded images: they take 5376 bytes, 10 are free"):
@@ -475,7 +475,7 @@ def test_no_space_left(folder, tmp_path, monkeypatch):
     assert list(cache.iterdir()) == []
 
 
-def test_disk_full_in_the_middle(folder, tmp_path, monkeypatch):
+def test_full_disk_while_writing_raises(folder, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
 
     def full(_: int) -> None:
@@ -488,7 +488,7 @@ def test_disk_full_in_the_middle(folder, tmp_path, monkeypatch):
 
 
 def prepare_slowly(folder: list[Path], cache: Path, log: Path, last: int | None) -> None:
-    """In a process of its own: decode, a line in the log for every image, then "done"; at the `last` wait for good."""
+    """Run in another process: log a line per decoded image, then "done"; wait forever at image number `last`."""
     real = module.decode_image
 
     def slow(*arguments: object) -> np.ndarray:
@@ -507,7 +507,7 @@ def prepare_slowly(folder: list[Path], cache: Path, log: Path, last: int | None)
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_killed_in_the_middle_then_two_at_once(folder, tmp_path):
+def test_killed_writer_then_two_concurrent_writers(folder, tmp_path):
     cache = tmp_path / "cache"
     fork = multiprocessing.get_context("fork")
 
@@ -563,7 +563,7 @@ def test_stream_keeps_few_images_in_memory(folder, monkeypatch):
 
 @pytest.mark.parametrize("where", ["memory", "stream", "file"])
 @pytest.mark.parametrize("first", [0, 1, 3])
-def test_reading_gives_every_batch_and_its_images(folder, tmp_path, where, first):
+def test_reading_yields_every_batch(folder, tmp_path, where, first):
     store, expected = stores(folder, tmp_path)[where], ImageStore(folder, 16).batch(range(7))
     rows = np.array([4, 0, 6, 6, 2, 1, 5])
     numbers = []
@@ -575,7 +575,7 @@ def test_reading_gives_every_batch_and_its_images(folder, tmp_path, where, first
     assert not store._coming
 
 
-def test_reading_decodes_the_next_batch_meanwhile_and_nothing_twice(folder, monkeypatch):
+def test_reading_decodes_the_next_batch_in_the_background(folder, monkeypatch):
     decoded = record_decoding(monkeypatch)
     store = ImageStore(folder, 16, cache_limit=0, workers=2)
     reading = store.reading(np.arange(7), 3)
@@ -593,7 +593,7 @@ def test_reading_decodes_the_next_batch_meanwhile_and_nothing_twice(folder, monk
     assert not store._coming
 
 
-def test_reading_a_share_decodes_no_more_than_it(folder, monkeypatch):
+def test_reading_decodes_only_the_share(folder, monkeypatch):
     decoded = record_decoding(monkeypatch)
     store, rows = ImageStore(folder, 16, cache_limit=0), np.arange(7)[::-1]
 
@@ -606,7 +606,7 @@ def test_reading_a_share_decodes_no_more_than_it(folder, monkeypatch):
     assert sorted(decoded) == [str(folder[row]) for row in (0, 1, 3, 4)]
 
 
-def test_a_bad_image_that_was_read_ahead_is_named_when_it_is_asked_for(folder):
+def test_bad_image_read_ahead_raises_when_requested(folder):
     folder[3].write_bytes(b"broken")
     store = ImageStore(folder, 16, cache_limit=0)
     reading = store.reading(np.arange(7), 3)
@@ -617,7 +617,7 @@ def test_a_bad_image_that_was_read_ahead_is_named_when_it_is_asked_for(folder):
         store.batch([3, 4, 5])
 
 
-def test_a_large_batch_is_copied_by_several_threads(folder, monkeypatch):
+def test_large_batches_are_copied_by_several_threads(folder, monkeypatch):
     whole = ImageStore(folder, 16)
     monkeypatch.setattr(module, "_PART", 1)
     parts = ImageStore(folder, 16, workers=3)
@@ -627,7 +627,7 @@ def test_a_large_batch_is_copied_by_several_threads(folder, monkeypatch):
     assert parts.batch([]).shape == (0, 3, 16, 16)
 
 
-def test_fingerprint_depends_on_content_not_on_place(folder, tmp_path):
+def test_fingerprint_depends_on_content_not_on_location(folder, tmp_path):
     before = ImageStore(folder, 16).fingerprint()
     copies = [Path(shutil.copy(path, tmp_path / f"copy of {path.name}")) for path in folder]
     assert ImageStore(copies, 8, cache_limit=0).fingerprint() == before

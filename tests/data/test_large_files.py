@@ -1,4 +1,4 @@
-"""Many rows and many classes: what goes by parts gives what it gives whole, and holds no more than a part."""
+"""Many rows and classes: processing in parts gives the same result and needs less memory."""
 
 import errno
 import hashlib
@@ -49,7 +49,7 @@ from spml.train.settings import TrainSettings
 from spml.train.trainer import Trainer
 
 ROWS, DIM, CLASSES = 40, 6, 21
-SPLITS = {name: made.needs.splits for name, made in METHODS.items() if made.needs.splits}
+SPLITS = {name: entry.needs.splits for name, entry in METHODS.items() if entry.needs.splits}
 
 
 def single(rows: int = ROWS, classes: int = CLASSES) -> Labels:
@@ -77,47 +77,49 @@ def heads(features: np.ndarray, names: list[str]) -> list[HeadResult]:
 
 
 @pytest.mark.parametrize("kind", ["entries", "rows"])
-def test_training_by_parts_is_training_whole(features: np.ndarray, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_in_parts_equals_training_at_once(
+    features: np.ndarray, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = [name for name, split in SPLITS.items() if split == kind]
     whole = heads(features, names)
     monkeypatch.setattr(group, "MANY_ENTRIES", 0)
     monkeypatch.setattr(group, "PART_ENTRIES", 64)  # parts of 4 classes, or of 3 rows
-    seen: set[tuple[int, ...]] = set()
+    shapes: set[tuple[int, ...]] = set()
     objective = group.Block.objective
 
     def watched(self, logits, *inputs):
-        seen.add(tuple(logits.shape))
+        shapes.add(tuple(logits.shape))
         return objective(self, logits, *inputs)
 
     monkeypatch.setattr(group.Block, "objective", watched)
     parts = heads(features, names)
-    assert max(b * c for _, b, c in seen) <= 64
+    assert max(b * c for _, b, c in shapes) <= 64
     for one, other in zip(parts, whole, strict=True):
         torch.testing.assert_close(one.weight, other.weight, atol=2e-5, rtol=0, msg=one.spec.method)
         torch.testing.assert_close(one.bias, other.bias, atol=2e-5, rtol=0, msg=one.spec.method)
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_an_objective_falls_apart_as_it_is_said_to(name: str) -> None:
-    """At every epoch, whatever the rows and classes: its mean over parts is itself."""
-    made = method(name)
-    table = single() if made.needs.labels == "positives" else full()
-    made.prepare(Problem(table, k=2.0))
+def test_separable_objectives_are_means_over_parts(name: str) -> None:
+    """The objective is its mean over parts, at every epoch and for any rows and classes."""
+    chosen = method(name)
+    table = single() if chosen.needs.labels == "positives" else full()
+    chosen.prepare(Problem(table, k=2.0, soft_labels=False))
     labels, rows = table.batch(np.arange(ROWS)), torch.arange(ROWS)
     logits = 2 * torch.randn(ROWS, CLASSES, generator=torch.Generator().manual_seed(0))
     for epoch in (1, 3, 5):
         clock = Clock(epoch, 5, 10 * epoch, 50)
-        whole = made.objective(logits, labels, rows, clock)
+        whole = chosen.objective(logits, labels, rows, clock)
         if SPLITS[name] == "entries":
             cuts = [(slice(None), slice(a, a + 7), 7 / CLASSES) for a in range(0, CLASSES, 7)]
         else:
             cuts = [(slice(a, a + 8), slice(None), 8 / ROWS) for a in range(0, ROWS, 8)]
-        parts = [made.objective(logits[r, c], labels[r, c], rows[r], clock) * share for r, c, share in cuts]
+        parts = [chosen.objective(logits[r, c], labels[r, c], rows[r], clock) * share for r, c, share in cuts]
         torch.testing.assert_close(sum(parts), whole, rtol=1e-5, atol=1e-7)
-    assert not made.state_dict()
+    assert not chosen.state_dict()
 
 
-def test_methods_of_the_whole_batch_see_it_whole(features: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_that_need_the_whole_batch_receive_it(features: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"epr", "role", "role-16bit", "ll-r", "ll-ct", "ll-cp", "em-apl"} & set(SPLITS)
     whole = heads(features, ["epr", "an"])
     monkeypatch.setattr(group, "MANY_ENTRIES", 0)
@@ -126,7 +128,7 @@ def test_methods_of_the_whole_batch_see_it_whole(features: np.ndarray, monkeypat
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_judging_by_parts_is_judging_whole(
+def test_evaluation_in_parts_equals_evaluation_at_once(
     features: np.ndarray, unknown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     truth = full()
@@ -155,7 +157,7 @@ def test_judging_by_parts_is_judging_whole(
 # Tables by strips
 
 
-def test_large_tables_are_checked_and_ranked_by_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tables_are_checked_and_ranked_in_strips(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     scores, truth = draw.random((60, 9), np.float32), (draw.random((60, 9)) < 0.3).astype(np.int8)
     mask = draw.random((60, 9)) < 0.7
@@ -179,7 +181,7 @@ def test_large_tables_are_checked_and_ranked_by_strips(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int16])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_rows_of_a_mapped_file_are_those_in_memory(tmp_path: Path, dtype: type, order: str) -> None:
+def test_mapped_files_give_the_same_rows_as_memory(tmp_path: Path, dtype: type, order: str) -> None:
     matrix = np.random.default_rng(0).integers(-99, 99, (700, 33)).astype(dtype, order=order)
     np.save(tmp_path / "x.npy", matrix)
     store = FeatureStore(tmp_path / "x.npy")
@@ -189,7 +191,7 @@ def test_rows_of_a_mapped_file_are_those_in_memory(tmp_path: Path, dtype: type, 
         assert torch.equal(store.batch(rows), torch.from_numpy(matrix.astype(np.float32))[rows])
 
 
-def test_rows_asked_for_ahead_are_not_asked_for_again(tmp_path: Path) -> None:
+def test_rows_are_requested_from_the_system_once(tmp_path: Path) -> None:
     matrix = np.arange(8000, dtype=np.float32).reshape(2000, 4)
     np.save(tmp_path / "x.npy", matrix)
     store = FeatureStore(tmp_path / "x.npy")
@@ -212,7 +214,7 @@ def test_rows_asked_for_ahead_are_not_asked_for_again(tmp_path: Path) -> None:
 
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, np.ndarray]:
-    """A matrix whose file counts as large: windows of 96 rows (8 batches of 12), read in pieces of 6."""
+    """A matrix in a file that counts as large: windows of 96 rows (8 batches of 12), read in pieces of 6."""
     matrix = np.random.default_rng(0).standard_normal((500, 8)).astype(np.float16)
     row = matrix.nbytes // 500
     for name, rows in {"_LARGE": 100, "_WINDOW": 100, "_PIECE": 6, "_GAP": 2}.items():
@@ -222,7 +224,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, np.nda
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_of_a_large_file_the_first_number_that_is_none_is_named(
+def test_error_locates_the_first_bad_value_of_a_large_file(
     large: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     path, matrix = large
@@ -236,7 +238,7 @@ def test_of_a_large_file_the_first_number_that_is_none_is_named(
         FeatureStore(path).check_finite()
 
 
-def test_a_large_file_is_shuffled_by_windows(large: tuple[Path, np.ndarray]) -> None:
+def test_large_files_are_shuffled_within_windows(large: tuple[Path, np.ndarray]) -> None:
     path, matrix = large
     store, rows = FeatureStore(path), np.random.default_rng(1).permutation(500)[:400]
     orders = [store.order(rows, 12, np.random.default_rng(seed)) for seed in (0, 0, 1)]
@@ -256,7 +258,7 @@ def test_a_large_file_is_shuffled_by_windows(large: tuple[Path, np.ndarray]) -> 
 
 
 @pytest.mark.parametrize("first", [0, 1, 8, 11, 33])
-def test_windows_give_the_rows_of_the_file_and_read_them_once(
+def test_windows_read_each_row_once(
     large: tuple[Path, np.ndarray], first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, matrix = large
@@ -279,7 +281,7 @@ def test_windows_give_the_rows_of_the_file_and_read_them_once(
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7, 40])
 @pytest.mark.parametrize("dtype", ["float16", "float32", ">f8"])
-def test_windows_leave_out_what_lies_between_rows_far_apart(
+def test_windows_skip_large_gaps_between_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, dtype: str
 ) -> None:
     matrix = np.random.default_rng(0).standard_normal((3000, 515)).astype(dtype)
@@ -299,7 +301,7 @@ def test_windows_leave_out_what_lies_between_rows_far_apart(
 
 
 @pytest.mark.parametrize("how", ["as it is", "refused at opening", "refused at reading"])
-def test_pieces_are_read_past_the_cache_where_that_is_allowed(
+def test_pieces_bypass_the_system_cache_where_supported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     content = np.random.default_rng(0).bytes(20_000)
@@ -331,11 +333,11 @@ def test_pieces_are_read_past_the_cache_where_that_is_allowed(
             assert reader.read(first, least, into)
             assert bytes(into[:least]) == content[first : first + least]
         assert not reader.read(16384, 3617, into)
-        assert reader.read(4096, 50, into)  # goes on after that
+        assert reader.read(4096, 50, into)  # works after that
         assert bytes(into[:50]) == content[4096:4146]
 
 
-def test_rows_beside_the_windows_come_from_the_file(large: tuple[Path, np.ndarray]) -> None:
+def test_rows_outside_of_windows_come_from_the_file(large: tuple[Path, np.ndarray]) -> None:
     path, matrix = large
     store = FeatureStore(path)
     next(store.reading(np.arange(100), 12))
@@ -343,7 +345,7 @@ def test_rows_beside_the_windows_come_from_the_file(large: tuple[Path, np.ndarra
         assert torch.equal(store.batch(rows), torch.from_numpy(matrix[rows]).float())
 
 
-def test_a_file_that_was_cut_is_named(large: tuple[Path, np.ndarray]) -> None:
+def test_truncated_file_raises(large: tuple[Path, np.ndarray]) -> None:
     store = FeatureStore(large[0])
     os.truncate(large[0], 1000)
     next(store.reading(np.arange(500), 12))
@@ -352,24 +354,24 @@ def test_a_file_that_was_cut_is_named(large: tuple[Path, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 8, 13])
-def test_a_run_on_a_large_file_resumes_in_a_window(large: tuple[Path, np.ndarray], tmp_path: Path, step: int) -> None:
+def test_run_on_a_large_file_resumes_within_a_window(large: tuple[Path, np.ndarray], tmp_path: Path, step: int) -> None:
     def run(folder: Path, stop: int | None = None) -> Trainer:
         torch.manual_seed(0)
         training = Examples(FeatureStore(large[0]), np.arange(0, 400), single(400))
         validation = Examples(training.store, np.arange(400, 500), single(100))
         settings = TrainSettings(epochs=2, batch_size=12, averaging=0.9)
         interrupted = threading.Event()
-        made = Trainer(folder, FeatureClassifier(8, CLASSES), method("an"), training, validation, settings,
+        trainer = Trainer(folder, FeatureClassifier(8, CLASSES), method("an"), training, validation, settings,
                    device="cpu", progress=False, interrupted=interrupted)  # fmt: skip
-        move = made.step_runner.run
+        move = trainer.step_runner.run
 
         def counted(positions: np.ndarray, clock: Clock, following: np.ndarray, last: bool) -> None:
             move(positions, clock, following, last)
             if clock.step + 1 == stop:
                 interrupted.set()
 
-        made.step_runner.run = counted  # type: ignore[method-assign]
-        return made
+        trainer.step_runner.run = counted  # type: ignore[method-assign]
+        return trainer
 
     run(tmp_path / "whole").fit()
     with pytest.raises(KeyboardInterrupt):
@@ -391,10 +393,8 @@ def pictures(folder: Path, per_class: int, size: int = 24) -> Path:
     return folder
 
 
-def test_images_beyond_the_limit_are_held_two_batches_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Through training, validation and prediction; what the store is given it hands over and forgets."""
+def test_uncached_images_take_two_batches_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training, validation and prediction: the store does not keep the batches it returned."""
     batch, size, workers = 6, 24, 2
     dataset = from_folder(
         pictures(tmp_path / "data", 40), size=size, cache_limit=120 * 3 * size**2 - 1, workers=workers
@@ -417,14 +417,14 @@ def test_images_beyond_the_limit_are_held_two_batches_at_a_time(
         weakref.finalize(pixels, count, -1)
         return pixels
 
-    def made(self: ImageStore, rows: int, pin: bool) -> torch.Tensor:
+    def tracked_batch(self: ImageStore, rows: int, pin: bool) -> torch.Tensor:
         out = room(self, rows, pin)
         count(rows)
         weakref.finalize(out, count, -rows)
         return out
 
     monkeypatch.setattr(images_module, "decode_image", decoded)
-    monkeypatch.setattr(ImageStore, "_empty_batch", made)
+    monkeypatch.setattr(ImageStore, "_empty_batch", tracked_batch)
     parts = [Examples(store, rows, dataset.labels.subset(rows)) for rows in (dataset.train, dataset.validation)]
     settings = TrainSettings(epochs=2, batch_size=batch, evaluation_batch=batch)
     torch.manual_seed(0)
@@ -439,7 +439,7 @@ def test_images_beyond_the_limit_are_held_two_batches_at_a_time(
     assert batch < most <= 3 * batch + workers  # the one in use, the one handed over, the next; and what threads hold
 
 
-def test_reading_ahead_changes_nothing_of_a_run(tmp_path: Path) -> None:
+def test_prefetching_does_not_change_a_run(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "data", 10)
     for name, limit in (("kept", None), ("streamed", 0)):
         dataset = from_folder(folder, size=24, cache_limit=limit)
@@ -451,7 +451,7 @@ def test_reading_ahead_changes_nothing_of_a_run(tmp_path: Path) -> None:
     assert checks.run_bytes(tmp_path / "kept") == checks.run_bytes(tmp_path / "streamed")
 
 
-def test_few_files_of_a_folder_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_files_of_a_folder_are_read_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw, read = np.random.default_rng(0), []
     contents = {  # all of one length
         "cat/a.jpg": b"1" + draw.bytes(9000),
@@ -472,15 +472,15 @@ def test_few_files_of_a_folder_are_read_whole(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
-def test_lines_that_wait_to_be_written_are_few_tables(tmp_path: Path, suffix: str) -> None:
-    schema, made = pa.schema([("image", pa.string()), ("probability", pa.float64())]), []
+def test_writers_buffer_few_tables(tmp_path: Path, suffix: str) -> None:
+    schema, tables = pa.schema([("image", pa.string()), ("probability", pa.float64())]), []
     with writers.open_writer(tmp_path / f"lines{suffix}", schema) as write:
         for block in range(100):
             lines = pa.table([[f"{block}-{row}" for row in range(3)], [0.5] * 3], schema=schema)
-            made.append(weakref.ref(lines))
+            tables.append(weakref.ref(lines))
             write(lines)
             del lines
-            assert sum(table() is not None for table in made) < writers.MAX_PENDING_TABLES
+            assert sum(table() is not None for table in tables) < writers.MAX_PENDING_TABLES
     wanted = [f"{block}-{row}" for block in range(100) for row in range(3)]
     if suffix == ".parquet":
         assert parquet.read_table(tmp_path / "lines.parquet")["image"].to_pylist() == wanted
@@ -511,7 +511,7 @@ def in_child(code: str, *arguments: object) -> list[float]:
 
 
 @pytest.mark.skipif(not re.match("linux", sys.platform), reason="reads /proc")
-def test_training_and_scoring_a_mapped_file_hold_a_part_of_it(tmp_path: Path) -> None:
+def test_training_on_a_mapped_file_needs_little_memory(tmp_path: Path) -> None:
     rows, dim = 400_000, 256
     matrix = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float16, (rows, dim))
     for start in range(0, rows, 10_000):
@@ -542,7 +542,7 @@ print(most - before)
 
 
 @pytest.mark.skipif(not re.match("linux", sys.platform), reason="reads /proc")
-def test_many_classes_train_in_little_more_than_weights_and_moments() -> None:
+def test_many_classes_need_little_more_memory_than_weights_and_moments() -> None:
     code = """
 from spml.labels import Labels
 from spml.train.linear import HeadSpec, train_heads
@@ -563,7 +563,7 @@ print(peak() - before, classes * dim * 4, classes * batch * 4)
 # Recovery by rows
 
 
-def test_recovery_by_blocks_is_recovery_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_in_blocks_equals_recovery_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, classes = 300, 8
     draw = np.random.default_rng(0)
     probabilities = draw.random((rows, classes)).astype(np.float32)
@@ -598,7 +598,7 @@ def test_recovery_by_blocks_is_recovery_whole(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("name", ["role", "role-16bit"])
 @pytest.mark.parametrize("seeds", [3, (3, 4)])
-def test_the_start_of_role_does_not_depend_on_the_blocks_it_is_made_in(
+def test_initial_state_of_role_does_not_depend_on_block_size(
     name: str, seeds: int | tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = Problem(single(), k=2.0, seeds=seeds)
@@ -607,9 +607,9 @@ def test_the_start_of_role_does_not_depend_on_the_blocks_it_is_made_in(
     wanted = torch.where(observed, logit(0.995), drawn)
     for block in (1 << 22, 3 * CLASSES):
         monkeypatch.setattr("spml.labels.entries._BLOCK", block)
-        made = method(name)
-        made.prepare(problem)
-        assert torch.equal(made.memory.values, wanted.to(made.memory.values.dtype))
+        chosen = method(name)
+        chosen.prepare(problem)
+        assert torch.equal(chosen.memory.values, wanted.to(chosen.memory.values.dtype))
 
 
 # Two hosts
@@ -621,7 +621,7 @@ def command_line(*words: object) -> None:
 
 @pytest.fixture
 def hosts() -> Iterator[list[list[str]]]:
-    """What to put before a command to run it on one of two hosts: network namespaces with a cable between them."""
+    """Prefixes that run a command on one of two hosts: connected network namespaces."""
     names = [f"spml-{os.getpid()}-{side}" for side in "ab"]
     try:
         for name in names:
@@ -648,8 +648,8 @@ def hosts() -> Iterator[list[list[str]]]:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
-def test_two_hosts_compute_what_one_process_computes(tmp_path: Path, hosts: list[list[str]]) -> None:
-    """Each host has an agent, a network and a disk of its own, and only the first writes the run."""
+def test_two_hosts_match_one_process(tmp_path: Path, hosts: list[list[str]]) -> None:
+    """Each host has its own agent, network and disk, and only the first writes the run."""
     script = tmp_path / "job.py"
     script.write_text(
         "import sys\nfrom pathlib import Path\nfrom spml.testing import contract as checks\n"
@@ -667,12 +667,12 @@ def test_two_hosts_compute_what_one_process_computes(tmp_path: Path, hosts: list
         command = [*before, sys.executable, "-m", "torch.distributed.run", *rendezvous, str(script), str(folder)]
         started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
     try:
-        said = [one.communicate(timeout=300)[0].decode() for one in started]
+        outputs = [one.communicate(timeout=300)[0].decode() for one in started]
     finally:
         for one in started:
             one.kill()
             one.wait()
-    assert [one.returncode for one in started] == [0, 0], "\n".join(said)
+    assert [one.returncode for one in started] == [0, 0], "\n".join(outputs)
     assert not (tmp_path / "disk-1" / "last.safetensors").exists()
     checks.tiny_run(lambda: method("epr"), tmp_path / "one").fit()
     ones, twos = (read_tensors(tmp_path / name / "last.safetensors")[0] for name in ("one", "disk-0"))

@@ -1,4 +1,4 @@
-"""Published data sets, each on a miniature in its official layout that is written here."""
+"""Published data sets, tested on miniatures in their official layouts."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def present(dataset: Dataset) -> dict[str, set[str]]:
 
 
 def check_protocol(dataset: Dataset, train_rows: int) -> None:
-    """Cole et al.'s draw over all training rows, then their split; nothing is known of the test rows."""
+    """Check Cole et al.'s draw over all training rows, then their split; test rows have no observed labels."""
     assert dataset.truth is not None
     full = dataset.truth.open()
     drawn = simulate(full.subset(np.arange(train_rows)), seed=1200).single()
@@ -63,8 +63,8 @@ def test_voc(tmp_path: Path) -> None:
     assert ((share > 0) == (dataset.truth.open().dense() == 1)).all()
 
 
-def test_voc_draw_is_the_published_one(tmp_path: Path) -> None:
-    """Cole et al.'s rule, written out: one stream over all rows, positives shuffled first, then the negatives."""
+def test_voc_single_positives_follow_the_published_rule(tmp_path: Path) -> None:
+    """Cole et al.'s rule: one random stream over all rows; per row, shuffle the positives, then the negatives."""
     dataset = voc.from_voc(write_voc(tmp_path))
     classes = sorted({name for images in VOC.values() for objects in images.values() for name, _, _ in objects})
     assert list(dataset.classes) == sorted(dataset.classes)
@@ -83,14 +83,14 @@ def test_voc_draw_is_the_published_one(tmp_path: Path) -> None:
     assert {name: labels for name, labels in known(dataset).items() if labels} == expected
 
 
-def test_counts_are_held_against_the_papers(tmp_path: Path) -> None:
+def test_counts_are_compared_with_the_papers(tmp_path: Path) -> None:
     write_voc(tmp_path)
     dataset = voc.from_voc(tmp_path)
     mismatches = voc.check_counts(dataset)
     assert set(mismatches) <= set(dataset.notes)
     text = "\n".join(mismatches)
     assert "training images: 4 here, 4574 in the papers" in text
-    assert "positives a training image: 1.80 here, 1.46 in the papers" in text
+    assert "positives per training image: 1.80 here, 1.46 in the papers" in text
     assert "classes" not in text  # these do match
     with pytest.raises(InputError, match="test images: 2 here, 5823"):
         voc.from_voc(tmp_path / "VOCdevkit" / "VOC2012", strict=True)
@@ -103,7 +103,7 @@ def test_more_positives_or_features(tmp_path: Path) -> None:
     np.save(tmp_path / "features.npy", np.zeros((7, 3), np.float16))
     assert isinstance(voc.from_voc(tmp_path, features=tmp_path / "features.npy").store, FeatureStore)
     np.save(tmp_path / "features.npy", np.zeros((6, 3), np.float16))
-    with pytest.raises(InputError, match="it has 6 rows, the data 7"):
+    with pytest.raises(InputError, match="it has 6 rows, the data has 7"):
         voc.from_voc(tmp_path, features=tmp_path / "features.npy")
 
 
@@ -115,7 +115,7 @@ def test_more_positives_or_features(tmp_path: Path) -> None:
         ("JPEGImages/2008_000006.jpg", "1 of 7 are missing"),
     ],
 )
-def test_voc_says_which_file_is_missing(tmp_path: Path, missing: str, archive: str) -> None:
+def test_voc_error_names_the_missing_file(tmp_path: Path, missing: str, archive: str) -> None:
     root = write_voc(tmp_path) / "VOCdevkit" / "VOC2012"
     (root / missing).unlink()
     with pytest.raises(InputError) as error:
@@ -124,11 +124,11 @@ def test_voc_says_which_file_is_missing(tmp_path: Path, missing: str, archive: s
     assert archive in str(error.value)
 
 
-def test_voc_bad_annotations_and_options(tmp_path: Path) -> None:
+def test_voc_invalid_annotations_and_options_raise(tmp_path: Path) -> None:
     root = write_voc(tmp_path) / "VOCdevkit" / "VOC2012"
     annotation = root / "Annotations" / "2008_000001.xml"
     annotation.write_text(annotation.read_text().replace("cat", "unicorn"))
-    with pytest.raises(InputError, match=r"2008_000001\.xml: the class 'unicorn' is none of the 20"):
+    with pytest.raises(InputError, match=r"2008_000001\.xml: the class 'unicorn' is not one of the 20"):
         voc.from_voc(tmp_path)
     annotation.write_text("<annotation>")
     with pytest.raises(InputError, match=r"2008_000001\.xml: the annotation cannot be read"):
@@ -144,7 +144,7 @@ def test_voc_bad_annotations_and_options(tmp_path: Path) -> None:
         ("<annotation>", '<?xml version="1.0" encoding="nope"?><annotation>', "unknown encoding"),
     ],
 )
-def test_voc_names_the_entry_that_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_voc_error_names_the_wrong_entry(tmp_path: Path, old: str, new: str, message: str) -> None:
     annotation = write_voc(tmp_path) / "VOCdevkit" / "VOC2012" / "Annotations" / "2008_000001.xml"
     annotation.write_text(annotation.read_text().replace(old, new))
     with pytest.raises(InputError, match=rf"2008_000001\.xml: .*{message}"):
@@ -154,19 +154,19 @@ def test_voc_names_the_entry_that_is_wrong(tmp_path: Path, old: str, new: str, m
 @pytest.mark.parametrize(
     ("part", "listed", "message"),
     [
-        ("train", ["2008_000001", "2008_000001"], "the image '2008_000001' is there twice"),
-        ("val", ["2008_000001"], "the image '2008_000001' is in the list before it, too"),
-        ("train", [], "it lists no image with an object"),
+        ("train", ["2008_000001", "2008_000001"], "the image '2008_000001' occurs twice"),
+        ("val", ["2008_000001"], "the image '2008_000001' is also in the list before"),
+        ("train", [], "no image in it has an object"),
     ],
 )
-def test_voc_lists_name_each_image_once(tmp_path: Path, part: str, listed: list[str], message: str) -> None:
+def test_voc_repeated_images_raise(tmp_path: Path, part: str, listed: list[str], message: str) -> None:
     root = write_voc(tmp_path) / "VOCdevkit" / "VOC2012"
     (root / "ImageSets" / "Main" / f"{part}.txt").write_text("\n".join(listed))
     with pytest.raises(InputError, match=rf"{part}\.txt: {message}"):
         voc.from_voc(tmp_path)
 
 
-def test_own_voc_annotations(tmp_path: Path) -> None:
+def test_user_voc_annotations(tmp_path: Path) -> None:
     root = write_voc(tmp_path) / "VOCdevkit" / "VOC2012"
     annotation = root / "Annotations" / "2008_000001.xml"
     annotation.write_text(annotation.read_text().replace("cat", "unicorn"))
@@ -179,11 +179,11 @@ def test_own_voc_annotations(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="2008_000003"):
         voc.from_voc_annotations(root)
     annotation.write_text(annotation.read_text().replace("2008_000001.jpg", "2008_000002.jpg"))
-    with pytest.raises(InputError, match=r"2008_000002\.xml: its image '2008_000002.jpg' is that of 2008_000001\.xml"):
+    with pytest.raises(InputError, match=r"000002\.xml: its image '2008_000002.jpg' is also that of 2008_000001\.xml"):
         voc.from_voc_annotations(root)
 
 
-def test_the_draw_is_coles_on_the_real_labels() -> None:
+def test_single_positives_match_the_authors_code_on_real_labels() -> None:
     """The pack's single positives and split were made by the authors' code."""
     pack = np.load(shared_data("voc12", "labels.npz"), allow_pickle=False)
     classes, ids = pack["classes"].astype(str).tolist(), pack["image"].astype(str)
@@ -231,7 +231,7 @@ def test_coco(tmp_path: Path) -> None:
         ("train2014/COCO_train2014_000000000036.jpg", "train2014.zip"),
     ],
 )
-def test_coco_says_which_file_is_missing(tmp_path: Path, missing: str, archive: str) -> None:
+def test_coco_error_names_the_missing_file(tmp_path: Path, missing: str, archive: str) -> None:
     (write_coco(tmp_path) / missing).unlink()
     with pytest.raises(InputError) as error:
         coco.from_coco(tmp_path)
@@ -239,7 +239,7 @@ def test_coco_says_which_file_is_missing(tmp_path: Path, missing: str, archive: 
     assert archive in str(error.value)
 
 
-def test_own_coco_json(tmp_path: Path) -> None:
+def test_user_coco_json(tmp_path: Path) -> None:
     write_coco(tmp_path)
     file = tmp_path / "annotations" / "instances_train2014.json"
     dataset = coco.from_coco_json(file, image_root=tmp_path / "train2014")
@@ -259,11 +259,11 @@ def test_own_coco_json(tmp_path: Path) -> None:
         ("[]", "not COCO json"),
         ("{", "not COCO json"),
         ('{"images": [], "annotations": []}', "'categories' is missing"),
-        ('{"images": {}, "annotations": [], "categories": []}', "'images' is no list"),
+        ('{"images": {}, "annotations": [], "categories": []}', "'images' is not a list"),
         (
             '{"images": [{"id": 1, "file_name": "a"}], "annotations": [{"image_id": 1, "category_id": 5}], '
             '"categories": []}',
-            r"annotations\[0\] is of category 5, which is not among",
+            r"annotations\[0\] refers to category 5, which is not listed",
         ),
         ('{"images": [], "annotations": [], "categories": [{"id": 1}]}', r"categories\[0\] has no 'name'"),
         ('{"images": ["a.jpg"], "annotations": [], "categories": []}', r"images\[0\] has no 'id'"),
@@ -274,25 +274,25 @@ def test_own_coco_json(tmp_path: Path) -> None:
         (
             '{"images": [{"id": 1, "file_name": "a"}, {"id": 1, "file_name": "b"}], "annotations": [], '
             '"categories": []}',
-            "the image id 1 is there twice",
+            "the image id 1 occurs twice",
         ),
         (
             '{"images": [{"id": 1, "file_name": "a"}, {"id": 2, "file_name": "a"}], "annotations": [], '
             '"categories": []}',
-            "the image name 'a' is there twice",
+            "the image name 'a' occurs twice",
         ),
         (
             '{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]}',
-            "the category name 'a' is there twice",
+            "the category name 'a' occurs twice",
         ),
         ('{"images": [], "annotations": [], "categories": []}', "no annotation"),
         (
             '{"images": [], "annotations": [{"image_id": 1, "category_id": 5}], "categories": [{"id":5, "name":"a"}]}',
-            "image 1, which is not among",
+            "refers to image 1, which is not listed",
         ),
     ],
 )
-def test_bad_coco_json(tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_coco_json_raises(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "own.json").write_text(content)
     with pytest.raises(InputError, match=f"own.json: .*{message}"):
         coco.from_coco_json(tmp_path / "own.json")
@@ -337,7 +337,7 @@ def test_nuswide_missing_images_and_odd_lines(tmp_path: Path) -> None:
     dataset = nuswide.from_nuswide(tmp_path, split="official", missing_images="drop")
     assert len(dataset) == 9
     check_protocol(dataset, 5)
-    assert "1 of 10 images are not there" in dataset.notes[0]
+    assert "1 of 10 images are missing" in dataset.notes[0]
     sky = tmp_path / "Groundtruth" / "TrainTestLabels" / "Labels_sky_Train.txt"
     sky.write_text("0\n-1130179\n0\n0\n1\n0\n")
     odd = nuswide.from_nuswide(tmp_path, split="official", missing_images="drop")
@@ -345,11 +345,11 @@ def test_nuswide_missing_images_and_odd_lines(tmp_path: Path) -> None:
     assert odd.truth.open().dense()[1].tolist() == [-1, 0, 1]
     assert any("Labels_sky_Train.txt, line 2" in note for note in odd.notes)
     sky.write_text("0\n1\n")
-    with pytest.raises(InputError, match="it has 2 lines, the list of images 6"):
+    with pytest.raises(InputError, match="it has 2 lines, the list of images has 6"):
         nuswide.from_nuswide(tmp_path, split="official")
     sky.unlink()
     (tmp_path / "Concepts81.txt").write_text("airport\nsky\nsky\n")
-    with pytest.raises(InputError, match=r"Concepts81\.txt: the concept 'sky' is there twice"):
+    with pytest.raises(InputError, match=r"Concepts81\.txt: the concept 'sky' occurs twice"):
         nuswide.from_nuswide(tmp_path)
     (tmp_path / "Concepts81.txt").write_text("airport\nsky\nzebra\n")
     with pytest.raises(InputError, match=r"Labels_sky_Train\.txt.*Groundtruth\.zip"):
@@ -397,7 +397,7 @@ def test_cub_certainty(tmp_path: Path) -> None:
         "CUB_200_2011/images/001.Bird/Bird_4.jpg",
     ],
 )
-def test_cub_says_which_file_is_missing(tmp_path: Path, missing: str) -> None:
+def test_cub_error_names_the_missing_file(tmp_path: Path, missing: str) -> None:
     (write_cub(tmp_path) / missing).unlink()
     with pytest.raises(InputError) as error:
         cub.from_cub(tmp_path)
@@ -412,12 +412,12 @@ def test_cub_says_which_file_is_missing(tmp_path: Path, missing: str) -> None:
         ("attributes/image_attribute_labels.txt", "1 1 0 1 2\n1 9 0 1 2\n", r"line 2 is \[1, 9, 0, 1\]"),
         ("images.txt", "1 a.jpg\n3 b.jpg\n", "line 2 is '3 b.jpg'"),
         ("train_test_split.txt", "1 0\n", "it has 1 lines, images.txt 8"),
-        ("train_test_split.txt", "".join(f"{row} 0\n" for row in range(1, 9)), "no image is for training"),
-        ("train_test_split.txt", "".join(f"{row} x\n" for row in range(1, 9)), "line 1 says 'x'"),
-        ("images.txt", "".join(f"{row} a.jpg\n" for row in range(1, 9)), "the image 'a.jpg' is there twice"),
+        ("train_test_split.txt", "".join(f"{row} 0\n" for row in range(1, 9)), "there is no training image"),
+        ("train_test_split.txt", "".join(f"{row} x\n" for row in range(1, 9)), "line 1 contains 'x'"),
+        ("images.txt", "".join(f"{row} a.jpg\n" for row in range(1, 9)), "the image 'a.jpg' occurs twice"),
     ],
 )
-def test_cub_bad_lines(tmp_path: Path, file: str, text: str, message: str) -> None:
+def test_cub_invalid_lines_raise(tmp_path: Path, file: str, text: str, message: str) -> None:
     (write_cub(tmp_path) / "CUB_200_2011" / file).write_text(text)
     with pytest.raises(InputError, match=message):
         cub.from_cub(tmp_path)

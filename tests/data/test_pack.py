@@ -80,13 +80,13 @@ def test_full_labels(directory):
         dataset.full_labels([4])
 
 
-def test_the_array_may_be_called_validation(directory):
+def test_validation_array_has_two_names(directory):
     renamed = {"validation" if name == "val" else name: value for name, value in arrays().items()}
     np.savez(directory / "labels.npz", **renamed)
     assert from_pack(directory).validation.tolist() == [2]
 
 
-def test_images_are_in_the_labels_order(directory):
+def test_images_are_in_the_order_of_the_labels(directory):
     store = from_pack(directory, size=6, workers=2).store
     assert store.batch(range(5))[:, 0, 0, 0].tolist() == [0, 10, 20, 30, 40]
     assert store.name(0) == f"{directory}/part-1.zip/b/1.x.png"
@@ -104,7 +104,7 @@ def test_features(directory):
         from_pack(directory, features="features-z.npy")
 
 
-def test_missing_files(directory):
+def test_missing_files_raise(directory):
     with pytest.raises(InputError, match=r"nowhere: no such folder; a pack is a folder with labels\.npz"):
         from_pack(directory / "nowhere")
     (directory / "part-0.zip").unlink()
@@ -138,14 +138,14 @@ def test_missing_files(directory):
         ({"image": np.array([{}], dtype=object)}, r"not a \.npz file of arrays"),
     ],
 )
-def test_labels_that_do_not_fit(directory, change, word):
+def test_inconsistent_labels_raise(directory, change, word):
     kept = {name: value for name, value in (arrays() | change).items() if value is not None}
     np.savez(directory / "labels.npz", **kept)
     with pytest.raises(InputError, match=word):
         from_pack(directory)
 
 
-def test_labels_that_are_no_npz(directory):
+def test_damaged_labels_raise(directory):
     (directory / "labels.npz").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"labels\.npz: this is not a \.npz file"):
         from_pack(directory)
@@ -327,7 +327,7 @@ def test_images_of_a_table_in_the_order_of_the_labels(tmp_path):
     assert dataset.names.tolist() == [f"cats/{row}.png" for row in range(6)]
 
 
-def test_a_pack_names_images_from_their_folder(tmp_path):
+def test_image_names_of_a_pack_are_relative(tmp_path):
     photos = photographs(tmp_path / "photos", 6)
     outside = picture(tmp_path / "outside.png")
     lines = [f"{photos / 'cats' / f'{row}.png'},1,{row % 2}" for row in range(5)]
@@ -349,7 +349,7 @@ def test_a_pack_names_images_from_their_folder(tmp_path):
         ("image,x,y\ncats/0.png,1,0\ncats/broken.png,0,1\n" + "cats/2.png,1,1\ncats/3.png,1,1\n", {}, "no image of"),
     ],
 )
-def test_packs_that_cannot_be_written(tmp_path, labels, options, word):
+def test_invalid_inputs_of_a_pack_raise_and_leave_no_folder(tmp_path, labels, options, word):
     photos = photographs(tmp_path / "photos", 4)
     (photos / "cats" / "broken.png").write_bytes(b"no image")
     (tmp_path / "full.csv").write_text(labels)
@@ -358,7 +358,7 @@ def test_packs_that_cannot_be_written(tmp_path, labels, options, word):
     assert not list((tmp_path / "packs").glob("*"))
 
 
-def test_a_pack_never_overwrites(tmp_path):
+def test_writing_a_pack_never_overwrites(tmp_path):
     (tmp_path / "pack").mkdir()
     with pytest.raises(InputError, match="pack exists already"):
         write_pack(np.eye(20), label_table(tmp_path), tmp_path / "pack")

@@ -1,4 +1,4 @@
-"""The built-in scenes, and what every data set promises."""
+"""The built-in scenes, and guarantees of every data set."""
 
 import dataclasses
 import threading
@@ -46,7 +46,7 @@ def test_number_and_frequency_of_digits() -> None:
     assert share[0] > 2 * share[9] > 0.1  # from common to rare, none too rare to measure
 
 
-def test_same_seed_same_scenes_other_seed_others(small: Dataset) -> None:
+def test_scenes_depend_on_the_seed_only(small: Dataset) -> None:
     again, other = scenes(400, 100, 48, seed=3), scenes(400, 100, 48, seed=4)
     rows = np.arange(500)
     pixels = small.store.batch(rows)
@@ -55,7 +55,7 @@ def test_same_seed_same_scenes_other_seed_others(small: Dataset) -> None:
     assert (pixels != other.store.batch(rows)).any(dim=(1, 2, 3)).all()
 
 
-def test_digits_of_train_and_test_are_different_writers() -> None:
+def test_train_and_test_digits_have_different_writers() -> None:
     from sklearn.datasets import load_digits
 
     target = load_digits().target
@@ -65,15 +65,15 @@ def test_digits_of_train_and_test_are_different_writers() -> None:
         assert np.bincount(part, minlength=10).min() > 50
 
 
-def test_a_digit_is_seen_where_it_is_said_to_be(small: Dataset) -> None:
-    """Scenes with more digits have more bright pixels: what is labelled is painted."""
+def test_labelled_digits_are_painted(small: Dataset) -> None:
+    """Scenes with more digits have more bright pixels."""
     assert small.truth is not None
     per_scene = (small.truth.open().dense() == 1).sum(axis=1)
     bright = (small.store.batch(np.arange(500)).amax(dim=1) > 170).float().mean(dim=(1, 2)).numpy()
     assert np.corrcoef(per_scene, bright)[0, 1] > 0.4
 
 
-def test_quick_enough() -> None:
+def test_scenes_are_made_quickly() -> None:
     start = time.process_time()
     scenes(train=400, test=100)
     assert time.process_time() - start < 3  # a tenth of the default: about half a second
@@ -83,12 +83,12 @@ def test_quick_enough() -> None:
     ("options", "word"),
     [({"train": 0}, "train"), ({"size": 8}, "size"), ({"test": 2.5}, "test"), ({"seed": -1}, "seed")],
 )
-def test_bad_options(options: dict[str, int], word: str) -> None:
+def test_invalid_options_raise(options: dict[str, int], word: str) -> None:
     with pytest.raises(InputError, match=word):
         scenes(**options)
 
 
-def test_truth_is_closed_in_every_thread(small: Dataset) -> None:
+def test_truth_is_closed_in_all_threads(small: Dataset) -> None:
     truth = small.truth
     assert truth is not None
     raised: list[Exception] = []
@@ -116,7 +116,7 @@ def test_truth_is_closed_in_every_thread(small: Dataset) -> None:
     assert truth.open() is not None
 
 
-def test_a_dataset_refuses_what_does_not_fit(small: Dataset) -> None:
+def test_inconsistent_datasets_raise(small: Dataset) -> None:
     with pytest.raises(InputError, match="in two of train"):
         dataclasses.replace(small, test=small.train)
     with pytest.raises(InputError, match="499 names"):

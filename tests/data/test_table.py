@@ -31,7 +31,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_columns_are_guessed_and_said(photos: Path) -> None:
+def test_columns_are_guessed_and_reported(photos: Path) -> None:
     path = csv(photos, "File Name,note,Tag\nphotos/a.jpg,x,cat\nphotos/é.jpg,,dog\nphotos\\b.jpg,y, dog \n")
     dataset = from_table(path, size=8)
     assert known(dataset) == {"photos/a.jpg": ["cat"], "photos/é.jpg": ["dog"], "photos/b.jpg": ["dog"]}
@@ -41,12 +41,12 @@ def test_columns_are_guessed_and_said(photos: Path) -> None:
     assert len(dataset.train) + len(dataset.validation) == 3
 
 
-def test_columns_guessed_by_what_they_hold(photos: Path) -> None:
+def test_columns_are_guessed_by_content(photos: Path) -> None:
     dataset = from_table(csv(photos, "x,kind,weight\nphotos/a.jpg,cat,2\nphotos/b.jpg,dog,3\n"))
     assert "images from 'x', labels from 'kind'" in dataset.notes[0]
 
 
-def test_columns_can_be_named_and_images_rooted(photos: Path) -> None:
+def test_columns_and_image_root_can_be_given(photos: Path) -> None:
     path = csv(photos, "image,shown,label,kind\nno,a.jpg,no,007\nno,b.jpg,no,010\n")
     dataset = from_table(path, image_column="shown", label_column="kind", image_root=photos / "photos")
     assert known(dataset) == {"a.jpg": ["007"], "b.jpg": ["010"]}
@@ -76,7 +76,7 @@ def test_several_labels_in_a_cell(
     assert [sorted(found) for found in known(dataset).values()] == [sorted(names) for names in expected]
 
 
-def test_the_same_image_in_several_rows_is_one_with_all_labels(photos: Path) -> None:
+def test_rows_of_the_same_image_are_merged(photos: Path) -> None:
     text = "path,label\nphotos/a.jpg,cat\nphotos/b.jpg,dog\n./photos/a.jpg,dog\nphotos/b.jpg,dog\n"
     dataset = from_table(csv(photos, text))
     assert known(dataset) == {"photos/a.jpg": ["cat", "dog"], "photos/b.jpg": ["dog"]}
@@ -90,13 +90,13 @@ def test_split_column(photos: Path) -> None:
     assert "the split from 'split'" in dataset.notes[0]
 
 
-def test_look_alikes_and_lonely_classes_are_noted_not_merged(photos: Path) -> None:
+def test_notes_on_similar_and_rare_classes(photos: Path) -> None:
     dataset = from_table(
         csv(photos, "path,label\nphotos/a.jpg,Cat\nphotos/b.jpg,cat\nphotos/c.jpg,sea_lion\nphotos/d.jpg,\n")
     )
     notes = "\n".join(dataset.notes)
     assert dataset.classes == ("Cat", "cat", "sea_lion")
-    assert "'Cat', 'cat' differ only in how they are written" in notes
+    assert "'Cat', 'cat' differ only in spelling" in notes
     assert "3 of 3 classes have only one row" in notes
     assert "1 of 4 rows have no label" in notes
 
@@ -174,7 +174,9 @@ def test_zeros_and_ones_beside_features(tmp_path: Path) -> None:
         ("image,a\nphotos/a.jpg,1\n", {"class_columns": ["c"]}, "there is no column 'c'"),
     ],
 )
-def test_bad_columns_of_zeros_and_ones(photos: Path, text: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_columns_of_zeros_and_ones_raise(
+    photos: Path, text: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         from_table(csv(photos, text), **options)
 
@@ -183,7 +185,7 @@ def contents(photos: Path, names: str) -> list[bytes]:
     return [(photos / "photos" / f"{name}.jpg").read_bytes() for name in names]
 
 
-def test_images_inside_of_a_parquet_file(photos: Path) -> None:
+def test_images_in_a_parquet_file(photos: Path) -> None:
     path = photos / "data.parquet"
     pq.write_table(pa.table({"picture": contents(photos, "abcd"), "label": list("xyxy")}), path, row_group_size=3)
     dataset = from_table(path, size=8)
@@ -229,9 +231,7 @@ def test_lists_of_class_numbers_in_the_hugging_face_layout(photos: Path) -> None
         from_table(path)
 
 
-def test_images_in_a_table_are_read_by_row_groups_when_they_are_needed(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_in_a_table_are_read_lazily_by_row_group(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = photos / "data.parquet"
     pq.write_table(pa.table({"image": contents(photos, "abcd") * 5, "label": list("xyxy") * 5}), path, row_group_size=4)
     read: list[int] = []
@@ -248,7 +248,7 @@ def test_images_in_a_table_are_read_by_row_groups_when_they_are_needed(
     assert read == [2, 0, 2]
 
 
-def test_bad_images_inside_of_a_table(photos: Path) -> None:
+def test_bad_images_in_a_table(photos: Path) -> None:
     path = photos / "data.parquet"
     cells = [*contents(photos, "a"), b"no image", None, b""]
     pq.write_table(pa.table({"image": cells, "label": list("xyxy")}), path)
@@ -295,7 +295,7 @@ def test_features_in_columns_or_in_lists(tmp_path: Path) -> None:
         ("path,label\nphotos/a.jpg,['x']\n", {}, "write several labels as"),
         ("path,label\nphotos/a.jpg,\n", {}, "no row has a label"),
         ("path,label,split\nphotos/a.jpg,x,dev\n", {}, "column 'split' is 'dev'"),
-        ("path,label,split\nphotos/a.jpg,x,test\n", {}, "no row is for training"),
+        ("path,label,split\nphotos/a.jpg,x,test\n", {}, "there is no training row"),
         ("path,label,split\nphotos/a.jpg,x,train\nphotos/a.jpg,y,test\n", {}, "in two splits"),
         ("label,other\nx,y\n", {}, r"no column contains images .* or numbers"),
         ("f0,f1,label\n1,2,x\n3,,y\n", {}, "row 2 .*column 'f1' is empty"),
@@ -304,12 +304,12 @@ def test_features_in_columns_or_in_lists(tmp_path: Path) -> None:
         ("path,f0,label\nphotos/a.jpg,1,x\n", {"image_column": "path", "feature_columns": ["f0"]}, "both given"),
     ],
 )
-def test_bad_tables(photos: Path, text: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_tables_raise(photos: Path, text: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         from_table(csv(photos, text), **options)
 
 
-def test_other_bad_files(photos: Path) -> None:
+def test_invalid_files_raise(photos: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         from_table(photos / "absent.csv")
     latin = photos / "latin.csv"
@@ -329,7 +329,7 @@ def test_other_bad_files(photos: Path) -> None:
         from_table(odd)
 
 
-def test_feature_matrix_with_indices(tmp_path: Path) -> None:
+def test_feature_matrix_with_class_numbers(tmp_path: Path) -> None:
     path = tmp_path / "f.npy"
     matrix = np.arange(12, dtype=np.float16).reshape(6, 2)
     np.save(path, matrix)
@@ -354,7 +354,7 @@ def test_feature_matrix_with_a_table(tmp_path: Path) -> None:
     assert known(dataset) == {"0": ["x"], "1": ["x", "y"], "2": []}
 
 
-def test_feature_matrix_errors(tmp_path: Path) -> None:
+def test_invalid_labels_of_a_feature_matrix_raise(tmp_path: Path) -> None:
     path = tmp_path / "f.npy"
     np.save(path, np.ones((3, 2)))
     with pytest.raises(InputError, match="no labels beside it"):

@@ -1,4 +1,4 @@
-"""Published data sets in miniature, each written in its official layout."""
+"""Miniatures of published data sets in their official layouts."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Small images on disk, and the labels a data set knows."""
+"""Small image files, and the known labels of a data set."""
 
 from pathlib import Path
 

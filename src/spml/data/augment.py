@@ -1,24 +1,24 @@
-"""Views: a whole batch of uint8 images changed at once, every image in its own way.
+"""Views of images: augmentation of a whole batch of uint8 images at once, different for every image.
 
-A view is drawn, then applied. `draw` takes all random numbers from a CPU generator into small tensors; `apply`
-is a function of images and those numbers, on whatever device the images are. The same generator hence gives the
-same views on every device (up to one grey level where a sum is rounded).
+A view is drawn, then applied. `draw` takes all random numbers from a CPU generator; `apply` is a function of the images
+and these numbers, on the device of the images. The same generator therefore gives the same views on every device, up to
+one grey level of rounding.
 
-  plain   the image as it is
-  weak    random resized crop, where `crop_scale` is set, and horizontal flip
+  plain   the unchanged image
+  weak    random resized crop, if `crop_scale` is set, and horizontal flip
   strong  weak, then Cutout, RandAugment, colour jitter and random grey, in this order
 
 RandAugment draws its operations, with replacement, from the 14 below. `magnitude` M runs from 0 to 30:
 
-  identity, autocontrast, equalize          no strength
+  identity, autocontrast, equalize          independent of M
   brightness, contrast, colour, sharpness   factor 1 ± 0.9·M/30
   posterize                                 8 - round(4·M/30) bits kept
-  solarize                                  values from 255·(1 - M/30) up are inverted
+  solarize                                  values of at least 255·(1 - M/30) are inverted
   rotate                                    ± 30°·M/30 about the centre
   shear-x, shear-y                          ± 0.3·M/30 about the centre
   translate-x, translate-y                  ± 150/331·M/30 of the side
 
-What a rotation, shear or translation brings in from outside the image, and Cutout's square, is mid grey.
+Pixels that a rotation, shear or translation takes from outside of the image, and Cutout's square, are mid grey.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OPERATIONS = (
     "translate-x",
     "translate-y",
 )
-"""RandAugment's operations; `StrongParameters.operation` holds places in this list."""
+"""RandAugment's operations; `StrongParameters.operation` holds indices into this tuple."""
 
 MAX_MAGNITUDE = 30
 _GREY = 128
@@ -63,20 +63,20 @@ _WARPS = ("rotate", "shear-x", "shear-y", "translate-x", "translate-y")
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """What weak and strong views do. Probabilities and shares are in 0..1."""
+    """Settings of weak and strong views. Probabilities and shares are between 0 and 1."""
 
     flip: float = 0.5
     """Probability of a horizontal flip."""
     crop_scale: tuple[float, float] | None = None
-    """Share of the image's area that a random resized crop keeps, from and to; None: no crop."""
+    """Smallest and largest share of the image's area that a random resized crop keeps; None: no crop."""
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    """Width over height of that crop, from and to."""
+    """Smallest and largest ratio of width to height of that crop."""
     randaugment_ops: int = 2
-    """Operations a strong view draws."""
+    """Number of RandAugment operations of a strong view."""
     magnitude: float = 9
-    """Strength of those operations, 0 to 30; the table above says what it means for each."""
+    """Strength of these operations, 0 to 30; see the table in the module's docstring."""
     cutout: float = 0.5
-    """Side of Cutout's square as a share of the image's; its centre is anywhere in the image. 0: none."""
+    """Side of Cutout's square as a share of the image's side. Its centre is anywhere in the image. 0: no Cutout."""
     jitter: float = 0.4
     """Brightness, contrast and saturation are multiplied by factors uniform in 1 ± jitter."""
     grey: float = 0.2
@@ -86,38 +86,42 @@ class ViewSettings:
         check_types(self)
         for name in ("flip", "cutout", "jitter", "grey"):
             if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)!r}: it must be in 0 to 1.")
+                raise InputError(f"{name} is {getattr(self, name)!r}: it must be between 0 and 1.")
         if self.crop_scale is not None and not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
-            raise InputError(f"crop_scale is {self.crop_scale!r}: it must be two rising shares over 0, up to 1.")
+            raise InputError(
+                f"crop_scale is {self.crop_scale!r}: it must be two shares above 0 and up to 1, the smaller one first."
+            )
         if not 0 < self.crop_ratio[0] <= self.crop_ratio[1]:
-            raise InputError(f"crop_ratio is {self.crop_ratio!r}: it must be two rising ratios over 0.")
+            raise InputError(
+                f"crop_ratio is {self.crop_ratio!r}: it must be two ratios above 0, the smaller one first."
+            )
         if self.randaugment_ops < 0:
             raise InputError(f"randaugment_ops is {self.randaugment_ops!r}: it must be 0 or more.")
         if not 0 <= self.magnitude <= MAX_MAGNITUDE:
-            raise InputError(f"magnitude is {self.magnitude!r}: it must be in 0 to {MAX_MAGNITUDE}.")
+            raise InputError(f"magnitude is {self.magnitude!r}: it must be between 0 and {MAX_MAGNITUDE}.")
 
 
 @dataclass(frozen=True, eq=False)
 class StrongParameters:
-    """What a strong view does beyond a weak one, for each of B rows. CPU tensors."""
+    """Parameters of the strong part of a view, for each of B rows. CPU tensors."""
 
     cutout_side: float
     """As a share of the image's side."""
     cutout_centre: Tensor
     """(B, 2) x and y as shares of width and height."""
     operation: Tensor
-    """(B, ops) int64, places in `OPERATIONS`, done from left to right."""
+    """(B, ops) int64, indices into `OPERATIONS`, applied from left to right."""
     level: Tensor
-    """(B, ops) float32: factor, bits, threshold, degrees, shear or share of the side; 0 where it has no strength."""
+    """(B, ops) float32: factor, bits, threshold, degrees, shear or share of the side; 0 if there is none."""
     jitter: Tensor
-    """(B, 3) factors of brightness, contrast and saturation, done in this order."""
+    """(B, 3) factors of brightness, contrast and saturation, applied in this order."""
     grey: Tensor
     """(B,) bool."""
 
 
 @dataclass(frozen=True, eq=False)
 class ViewParameters:
-    """What a view does with each of B rows. CPU tensors; see `draw`."""
+    """Parameters of a view, for each of B rows. CPU tensors; see `draw`."""
 
     flip: Tensor
     """(B,) bool."""
@@ -129,7 +133,7 @@ class ViewParameters:
         return len(self.flip)
 
     def take(self, rows: Any) -> ViewParameters:
-        """The parameters of the given rows (a slice, or row numbers): one process's part of a batch, say."""
+        """The parameters of the given rows (a slice, or row numbers), such as one process's part of a batch."""
         strong = self.strong
         if strong is not None:
             names = ("cutout_centre", "operation", "level", "jitter", "grey")
@@ -138,11 +142,11 @@ class ViewParameters:
 
 
 def draw(kind: Kind, rows: int, settings: ViewSettings, generator: torch.Generator) -> ViewParameters:
-    """Draw a view of `rows` images from a CPU generator. A plain view draws nothing."""
+    """Draw a view of `rows` images from a CPU generator. A plain view uses no random numbers."""
     if kind not in get_args(Kind):
         raise InputError(f"the view is {kind!r}: it must be one of {', '.join(map(repr, get_args(Kind)))}.")
     if generator.device.type != "cpu":
-        raise InputError(f"views are drawn from a CPU generator, not from one on {generator.device}.")
+        raise InputError(f"views need a CPU generator, not one on {generator.device}.")
     if kind == "plain":
         return ViewParameters(torch.zeros(rows, dtype=torch.bool))
     uniform = torch.rand(rows, 5, generator=generator)
@@ -157,8 +161,8 @@ def _crop_boxes(uniform: Tensor, settings: ViewSettings) -> Tensor:
     assert settings.crop_scale is not None
     low, high = settings.crop_scale
     area = low + (high - low) * uniform[:, 0]
-    # A box of area s and ratio r is sqrt(s r) wide and sqrt(s / r) high: inside the image where s <= r <= 1/s.
-    # The ratio is drawn log-uniformly from what is left of its range, so no draw is thrown away.
+    # A box of area s and ratio r is sqrt(s r) wide and sqrt(s / r) high. It fits into the image if s <= r <= 1/s.
+    # The ratio is drawn log-uniformly from the part of its range that fits, so no draw is rejected.
     bound = -area.log()
     first, last = (torch.clamp(torch.full_like(area, math.log(r)), -bound, bound) for r in settings.crop_ratio)
     ratio = torch.exp(first + (last - first) * uniform[:, 1])
@@ -184,7 +188,7 @@ def _draw_strong(rows: int, settings: ViewSettings, generator: torch.Generator) 
 
 
 def _level(name: str, strength: float) -> tuple[float, float]:
-    """An operation's level at `strength` in 0..1, for the negative and the positive sign."""
+    """The level of an operation at a strength between 0 and 1, for the negative and the positive sign."""
     if name in _FACTORS:
         return 1 - 0.9 * strength, 1 + 0.9 * strength
     if name == "posterize":
@@ -198,13 +202,13 @@ def _level(name: str, strength: float) -> tuple[float, float]:
 
 @torch.no_grad()
 def apply(images: Tensor, parameters: ViewParameters) -> Tensor:
-    """The view of uint8 images (B, 3, H, W): uint8 of the same shape, on the same device.
+    """Apply a view to uint8 images (B, 3, H, W). Returns uint8 of the same shape, on the same device.
 
-    Where nothing changes the input itself comes back. A flip without a crop moves pixels and changes none.
+    If nothing changes, the input itself is returned. A flip without a crop only moves pixels.
     """
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         raise InputError(
-            f"views are of uint8 images of shape (B, 3, H, W), not {images.dtype} of shape {tuple(images.shape)}."
+            f"images must be uint8 of shape (B, 3, H, W), not {images.dtype} of shape {tuple(images.shape)}."
         )
     if len(images) != len(parameters):
         raise InputError(f"the view was drawn for {len(parameters)} images, not for {len(images)}.")
@@ -229,7 +233,7 @@ def _strong(images: Tensor, strong: StrongParameters) -> Tensor:
 
 
 def _cutout(images: Tensor, strong: StrongParameters) -> Tensor:
-    """A copy where a square around each centre, cut off at the border, is mid grey."""
+    """A copy with a mid-grey square around each centre, clipped at the border."""
     if strong.cutout_side == 0:
         return images.clone()
     inside = []
@@ -243,7 +247,7 @@ def _cutout(images: Tensor, strong: StrongParameters) -> Tensor:
 
 
 def _randaugment(images: Tensor, operation: Tensor, level: Tensor) -> None:
-    """One operation on every row, in place."""
+    """Apply one operation per row, in place."""
     for name, how in _PIXELWISE.items():
         chosen = operation == OPERATIONS.index(name)
         _change(images, chosen, how, level[chosen])
@@ -252,13 +256,13 @@ def _randaugment(images: Tensor, operation: Tensor, level: Tensor) -> None:
 
 
 def _change(images: Tensor, chosen: Tensor, how: Callable[..., Tensor], *arguments: Any) -> None:
-    """Change the chosen rows in place. `chosen` is on the CPU, so nothing waits for the device to say which."""
+    """Change the chosen rows in place. `chosen` is on the CPU, which avoids waiting for the device."""
     if bool(chosen.any()):
         rows = _move(chosen.nonzero().squeeze(1), images.device)
         images.index_copy_(0, rows, how(images.index_select(0, rows), *arguments))
 
 
-# Changes of place. A matrix (B, 2, 3) takes an output pixel (x, y, 1), counted from the centre, to its source.
+# Geometric operations. A matrix (B, 2, 3) maps an output pixel (x, y, 1), counted from the centre, to its source.
 
 
 def _crop_matrices(crop: Tensor, flip: Tensor, images: Tensor) -> Tensor:
@@ -278,7 +282,7 @@ def _warp_matrices(operation: Tensor, level: Tensor, images: Tensor) -> Tensor:
     angle = torch.deg2rad(where("rotate"))
     matrices = torch.empty(len(level), 2, 3)
     matrices[:, 0, 0] = matrices[:, 1, 1] = angle.cos()
-    matrices[:, 0, 1] = where("shear-x") - angle.sin()  # at most one of the two is not zero
+    matrices[:, 0, 1] = where("shear-x") - angle.sin()  # at most one of the two is nonzero
     matrices[:, 1, 0] = where("shear-y") + angle.sin()
     matrices[:, 0, 2] = -where("translate-x") * images.shape[-1]
     matrices[:, 1, 2] = -where("translate-y") * images.shape[-2]
@@ -286,20 +290,20 @@ def _warp_matrices(operation: Tensor, level: Tensor, images: Tensor) -> Tensor:
 
 
 def _warp(images: Tensor, matrices: Tensor, edge: Literal["border", "grey"]) -> Tensor:
-    """Bilinear samples; outside the image its border, or mid grey."""
+    """Bilinear sampling; outside of the image its border, or mid grey."""
     height, width = images.shape[-2:]
-    to_grid = 2 / torch.tensor([[width], [height]])  # grid_sample counts -1..1 from edge to edge
+    to_grid = 2 / torch.tensor([[width], [height]])  # grid_sample uses -1 to 1 from edge to edge
     by_x, by_y, shift = _move(matrices * to_grid, images.device)[:, None, None].unbind(-1)
     x = (torch.arange(width, device=images.device) - (width - 1) / 2)[:, None]
     y = (torch.arange(height, device=images.device) - (height - 1) / 2)[:, None, None]
-    # Elementwise and not by affine_grid: a product of matrices would lose digits under TF32 or autocast.
+    # Not affine_grid: its matrix product loses precision under TF32 and autocast.
     grid = torch.addcmul(torch.addcmul(shift, by_y, y), by_x, x)  # (B, H, W, 2)
     pixels = images.float() - _GREY  # so that the zeros outside are grey
     padding = "border" if edge == "border" else "zeros"
     return _to_uint8(F.grid_sample(pixels, grid, padding_mode=padding, align_corners=False) + _GREY)
 
 
-# Changes of float pixels (b, 3, H, W) by a factor (b, 1, 1, 1) each.
+# Operations on float pixels (b, 3, H, W) with a factor (b, 1, 1, 1).
 
 
 def _luma(pixels: Tensor) -> Tensor:
@@ -320,18 +324,18 @@ def _colour(pixels: Tensor, factor: Tensor) -> Tensor:
 
 
 def _sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
-    """Away from, or towards, the smoothed image: weight 5 in the middle of a 3×3 of ones, over 13."""
+    """Blend with the smoothed image, whose 3×3 kernel is 5 in the middle and 1 elsewhere, divided by 13."""
     if min(pixels.shape[-2:]) < 3:
         return pixels
     down = pixels[..., :-2, :] + pixels[..., 1:-1, :] + pixels[..., 2:, :]
     middle = pixels[..., 1:-1, 1:-1]
     smooth = (down[..., :-2] + down[..., 1:-1] + down[..., 2:] + 4 * middle) / 13
-    out = pixels.clone()  # the border has no 3×3 and stays
+    out = pixels.clone()  # the border stays
     out[..., 1:-1, 1:-1] = torch.lerp(smooth, middle, factor)
     return out
 
 
-# RandAugment's changes of uint8 pixels (b, 3, H, W); levels (b,) are on the CPU.
+# RandAugment's operations on uint8 pixels (b, 3, H, W); levels (b,) are on the CPU.
 
 
 def _rounded(blend: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -339,7 +343,7 @@ def _rounded(blend: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Ten
 
 
 def _autocontrast(images: Tensor, _: Tensor) -> Tensor:
-    """Stretch every channel to 0..255; a channel of one value stays."""
+    """Stretch every channel to 0..255; constant channels stay."""
     low = images.amin(dim=(2, 3), keepdim=True).float()
     span = images.amax(dim=(2, 3), keepdim=True).float() - low
     stretched = (images.float() - low) * (255 / span.clamp(min=1))
@@ -392,10 +396,10 @@ def _to_uint8(pixels: Tensor) -> Tensor:
 
 
 def _move(values: Tensor, device: torch.device) -> Tensor:
-    """To the device without waiting for what it still has to do. A few hundred bytes gain nothing from pinning."""
+    """Move to the device without waiting for it. A few hundred bytes do not profit from pinned memory."""
     return values.to(device, non_blocking=True)
 
 
 def _column(values: Tensor, images: Tensor) -> Tensor:
-    """(B,) on the CPU -> (B, 1, 1, 1) where the images are."""
+    """(B,) on the CPU -> (B, 1, 1, 1) on the device of the images."""
     return _move(values, images.device)[:, None, None, None]

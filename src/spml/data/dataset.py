@@ -44,6 +44,17 @@ class ImageOptions(TypedDict, total=False):
     workers: int | None
 
 
+class ColumnOptions(TypedDict, total=False):
+    """The columns of a table; see `from_table`."""
+
+    image_column: str | None
+    label_column: str | None
+    class_columns: Sequence[str] | None
+    id_column: str | None
+    split_column: str | None
+    separator: str | None
+
+
 @contextmanager
 def truth_closed() -> Iterator[None]:
     """Within this context no `Truth` opens, in any thread of the process."""
@@ -245,19 +256,19 @@ class Dataset:
 def open_store(
     sources: Sequence[Source], features: FilePath | None, size: int, **options: Unpack[ImageOptions]
 ) -> ImageStore | FeatureStore:
-    """The images, or in their place the rows of a feature matrix in the same order."""
+    """Open the images, or a feature matrix with the same rows in place of them."""
     if features is None:
         return ImageStore(sources, size, **options)
     store = FeatureStore(features)
     if len(store) != len(sources):
-        raise InputError(f"{features}: it has {len(store)} rows, the data {len(sources)}.")
+        raise InputError(f"{features}: it has {len(store)} rows, the data has {len(sources)}.")
     return store
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file that are not blank, without the blanks around them."""
+    """Read the lines of a text file, without blank ones and without surrounding blanks."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: this text cannot be read ({error}).") from error
+        raise InputError(f"{path}: the text file cannot be read ({error}).") from error
     return [line.strip() for line in text.splitlines() if line.strip()]

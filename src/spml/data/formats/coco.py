@@ -1,4 +1,4 @@
-"""MS-COCO 2014 in its official layout, and COCO json of one's own."""
+"""MS-COCO 2014 in its official layout, and your own annotations as COCO json."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Instances(NamedTuple):
     files: dict[int | str, str]
     """Image id -> file name."""
     present: set[tuple[int | str, int]]
-    """(image id, column) of every category that an annotation names."""
+    """(image id, column) of every annotated category."""
 
 
 def from_coco(
@@ -46,10 +46,29 @@ def from_coco(
     size: int = PHOTO_SIZE,
     **options: Unpack[ImageOptions],
 ) -> Dataset:
-    """train2014 split as Cole et al. do, val2014 as the test; `path` holds annotations, train2014 and val2014.
+    """Open MS-COCO 2014: train2014, split as by Cole et al. (2021), and val2014 as the test set.
 
-    Images without an annotation are left out (702 and 367 of the official 82,783 and 40,504), and image ids are
-    sorted as texts: that is the order in which Cole et al. draw.
+    Images without an annotation are left out (702 and 367 of the official 82,783 and 40,504). Image ids are sorted as
+    text, which is the order in which Cole et al. draw.
+
+    Parameters
+    ----------
+    path : path
+        A folder with annotations, train2014 and val2014.
+    positives : int or None
+        Observed positives per training image; None keeps all.
+    seed : int
+        Of the split and of the single positives.
+    strict : bool
+        Whether counts that differ from the papers' are an error. By default they are notes.
+    features : path, optional
+        A feature matrix to use in place of the images.
+    size, **options
+        Of `ImageStore`.
+
+    Returns
+    -------
+    Dataset
     """
     root = Path(path)
     names: list[str] = []
@@ -62,11 +81,11 @@ def from_coco(
         file = need_file(root / "annotations" / f"instances_{part}.json", ANNOTATIONS)
         instances = _instances(file)
         if classes and instances.classes != classes:
-            raise InputError(f"{file}: its categories are not those of instances_train2014.json.")
+            raise InputError(f"{file}: its categories differ from those of instances_train2014.json.")
         classes = instances.classes
         ids = sorted({image for image, _ in instances.present}, key=str)
         if not ids:
-            raise InputError(f"{file}: it has no annotation.")
+            raise InputError(f"{file}: it has no annotations.")
         row = {image: len(names) + place for place, image in enumerate(ids)}
         rows += [row[image] for image, _ in instances.present]
         columns += [column for _, column in instances.present]
@@ -84,7 +103,7 @@ def from_coco(
 
 
 def check_counts(dataset: Dataset) -> list[str]:
-    """Every count that differs from the papers', in words."""
+    """Describe every count that differs from the papers'."""
     return count_mismatches(dataset, PAPER)
 
 
@@ -97,16 +116,29 @@ def from_coco_json(
     seed: int = 1200,
     **options: Unpack[ImageOptions],
 ) -> Dataset:
-    """One's own COCO json: each annotation is a known positive of its image, everything else is unknown.
+    """Open your own annotations as COCO json: annotated classes are positive, all others unknown.
 
-    File names are relative to `image_root`, or to the json's folder or its folder `images`.
+    Parameters
+    ----------
+    path : path
+        A .json file.
+    image_root : path, optional
+        Where file names start. By default the folder of the json file, or its subfolder `images`.
+    size, **options
+        Of `ImageStore`.
+    validation_share, seed
+        Of the rows that become validation.
+
+    Returns
+    -------
+    Dataset
     """
     file = Path(path)
     if not file.is_file():
         raise InputError(f"{file}: there is no such file.")
     instances = _instances(file)
     if not instances.present:
-        raise InputError(f"{file}: it has no annotation.")
+        raise InputError(f"{file}: it has no annotations.")
     lists: dict[int | str, list[str]] = {image: [] for image in instances.files}
     for image, column in sorted(instances.present, key=lambda entry: entry[1]):
         lists[image].append(instances.classes[column])
@@ -119,12 +151,12 @@ def from_coco_json(
     else:
         raise InputError(
             f"{file}: the image {missing[0]!r} is not in {' or '.join(map(str, roots))} ({len(missing)} of "
-            f"{len(names)} are missing); image_root is the folder the file names start from."
+            f"{len(names)} are missing); set image_root to the folder in which file names start."
         )
     labels = Labels.from_lists(lists.values(), instances.classes, ids=names)
     store = ImageStore([root / name for name in names], size, **options)
     splits = ["train"] * len(names)
-    notes = ["what an annotation names is known to be present; of the other classes nothing is known."]
+    notes = ["annotated classes are positive; all others are unknown."]
     return from_known(file.stem, store, labels, splits, notes, validation_share=validation_share, seed=seed)
 
 
@@ -145,11 +177,9 @@ def _instances(path: Path) -> _Instances:
     present = set()
     for place, (image, category) in enumerate(_fields(path, "annotations", lists[2], "image_id", "category_id")):
         if image not in files:
-            raise InputError(f"{path}: annotations[{place}] is of image {image!r}, which is not among its images.")
+            raise InputError(f"{path}: annotations[{place}] refers to image {image!r}, which is not listed.")
         if category not in column:
-            raise InputError(
-                f"{path}: annotations[{place}] is of category {category!r}, which is not among its categories."
-            )
+            raise InputError(f"{path}: annotations[{place}] refers to category {category!r}, which is not listed.")
         present.add((image, column[category]))
     return _Instances([str(name) for _, name in categories], files, present)
 
@@ -157,18 +187,18 @@ def _instances(path: Path) -> _Instances:
 def _list(content: Any, key: str) -> list[Any]:
     values = content[key]
     if not isinstance(values, list):
-        raise ValueError(f"{key!r} is no list")
+        raise ValueError(f"{key!r} is not a list")
     return values
 
 
 def _fields(path: Path, key: str, entries: list[Any], first: str, second: str) -> list[tuple[Any, Any]]:
-    """Two fields of each entry, texts or numbers."""
+    """Two fields of each entry; both must be text or numbers."""
     found = []
     for place, entry in enumerate(entries):
         one, other = (entry.get(first), entry.get(second)) if isinstance(entry, dict) else (None, None)
         if not (_is_plain(one) and _is_plain(other)):
             field = second if _is_plain(one) else first
-            raise InputError(f"{path}: {key}[{place}] has no {field!r} that is a text or a number.")
+            raise InputError(f"{path}: {key}[{place}] has no {field!r} that is text or a number.")
         found.append((one, other))
     return found
 

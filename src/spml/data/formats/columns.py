@@ -77,13 +77,6 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
     return table
 
 
-def image_columns(path: Path) -> list[str]:
-    """The columns of a parquet file that hold images."""
-    if path.suffix.lower() not in (".parquet", ".pq"):
-        return []
-    return [field.name for field in pa.parquet.read_schema(path) if holds_images(field.type)]
-
-
 def _delimiter(path: Path) -> str:
     """The most frequent of comma, semicolon and tab in the header."""
     with path.open(encoding="utf-8-sig") as file:
@@ -112,14 +105,17 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
 
 
-def roles(
-    path: Path, table: pa.Table, given: Mapping[str, str | None], *, images: bool, embedded: Sequence[str] = ()
-) -> dict[str, str]:
-    """Which column is the image, the label, the id and the split, as given or guessed; those that exist.
+def open_table(
+    path: Path, given: Mapping[str, str | None], *, images: bool = True
+) -> tuple[pa.Table, dict[str, str], list[str]]:
+    """Read a table and find its columns.
 
-    `embedded` are the columns of image files, which `table` does not have.
+    `given` are the columns of the image, the label, the id and the split that the user chose. Returns the table without
+    columns of image contents; all four columns, as given or guessed, if they exist; and the columns of image contents.
     """
     named = {kind: name for kind, name in given.items() if name}
+    table = read_table(path, texts=list(named.values()))
+    embedded = image_columns(path)
     found = {
         kind: name if kind == "image" and name in embedded else chosen(path, table, f"{kind}_column", name)
         for kind, name in named.items()
@@ -133,7 +129,14 @@ def roles(
     for kind in ("id", "split", "label"):
         if kind not in found and (guess := usual(kind, free())):
             found[kind] = guess
-    return found
+    return table, found, embedded
+
+
+def image_columns(path: Path) -> list[str]:
+    """The columns of a parquet file that hold image contents."""
+    if path.suffix.lower() not in (".parquet", ".pq"):
+        return []
+    return [field.name for field in pa.parquet.read_schema(path) if holds_images(field.type)]
 
 
 def guess_labels(path: Path, table: pa.Table, used: Iterable[str], *, binary: bool) -> str | list[str]:

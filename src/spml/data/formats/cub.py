@@ -1,4 +1,4 @@
-"""CUB-200-2011 in its official layout: 312 attributes of birds, each with the annotator's certainty."""
+"""CUB-200-2011 in its official layout: 312 attributes of birds, with the certainty of each answer."""
 
 from __future__ import annotations
 
@@ -38,10 +38,29 @@ def from_cub(
     size: int = PHOTO_SIZE,
     **options: Unpack[ImageOptions],
 ) -> Dataset:
-    """The official training and test images, training first, each in the order of images.txt.
+    """Open CUB-200-2011: the official training images, then the test images, each in the order of images.txt.
 
-    `path` is CUB_200_2011 or the folder that holds it. Answers of less than `certainty` (1 not visible, 2 guessing,
-    3 probably, 4 definitely) are unknown in the truth; 1, as Cole et al. have it, takes all.
+    Parameters
+    ----------
+    path : path
+        The folder CUB_200_2011, or its parent.
+    certainty : int
+        Answers with a lower certainty (1 not visible, 2 guessing, 3 probably, 4 definitely) are unknown in the truth.
+        1, as by Cole et al. (2021), uses all answers.
+    positives : int or None
+        Observed positives per training image; None keeps all.
+    seed : int
+        Of the split and of the single positives.
+    strict : bool
+        Whether counts that differ from the papers' are an error. By default they are notes.
+    features : path, optional
+        A feature matrix to use in place of the images.
+    size, **options
+        Of `ImageStore`.
+
+    Returns
+    -------
+    Dataset
     """
     if certainty not in CERTAINTIES:
         raise InputError(f"certainty is {certainty!r}: it must be 1, 2, 3 or 4.")
@@ -54,9 +73,11 @@ def from_cub(
     need_distinct(root / "images.txt", names, "image")
     for line, flag in enumerate(is_train, start=1):
         if flag not in ("0", "1"):
-            raise InputError(f"{root / 'train_test_split.txt'}: line {line} says {flag!r}: it must be 1, train, or 0.")
+            raise InputError(
+                f"{root / 'train_test_split.txt'}: line {line} contains {flag!r}: it must be 1 (train) or 0 (test)."
+            )
     if "1" not in is_train:
-        raise InputError(f"{root / 'train_test_split.txt'}: no image is for training.")
+        raise InputError(f"{root / 'train_test_split.txt'}: there is no training image.")
     attribute_file = _attribute_names(root)
     attributes = _numbered(attribute_file)
     need_distinct(attribute_file, attributes, "attribute")
@@ -73,23 +94,23 @@ def from_cub(
 
 
 def check_counts(dataset: Dataset) -> list[str]:
-    """Every count that differs from the papers', in words."""
+    """Describe every count that differs from the papers'."""
     return count_mismatches(dataset, PAPER)
 
 
 def _attribute_names(root: Path) -> Path:
-    """attributes.txt, which the archive has beside CUB_200_2011, and some copies inside it."""
+    """attributes.txt, which is beside CUB_200_2011 in the archive and inside of it in some copies."""
     places = (root.parent / "attributes.txt", root / "attributes.txt", root / "attributes" / "attributes.txt")
     return next((place for place in places if place.is_file()), None) or need_file(places[0], ARCHIVE)
 
 
 def _numbered(path: Path) -> list[str]:
-    """The values of lines "number value", of which the numbers run from 1."""
+    """The values of lines "number value", numbered from 1."""
     values = []
     for place, line in enumerate(read_lines(path), start=1):
         number, _, value = line.partition(" ")
         if number != str(place) or not value:
-            raise InputError(f"{path}: line {place} is {line!r}: it must be '{place}' and a value.")
+            raise InputError(f"{path}: line {place} is {line!r}: expected '{place}' and a value.")
         values.append(value.strip())
     return values
 
@@ -97,13 +118,13 @@ def _numbered(path: Path) -> list[str]:
 def _labels(path: Path, images: int, attributes: int, certainty: int) -> npt.NDArray[np.int8]:
     """(N, L) +1 and -1, 0 where the answer is less certain or missing.
 
-    A line is image, attribute, present, certainty and a time; some official lines have more columns after these.
+    Lines contain image, attribute, present, certainty and a time. Some official lines have more columns.
     """
     try:
         table = np.loadtxt(path, dtype=np.int64, usecols=(0, 1, 2, 3), comments=None, ndmin=2)
     except (ValueError, OSError) as error:
         raise InputError(
-            f"{path}: a line cannot be read ({error}); it must be: image, attribute, present, certainty."
+            f"{path}: a line cannot be read ({error}); expected image, attribute, present, certainty."
         ) from error
     image, attribute, present, sure = table.T
     wrong = (image < 1) | (image > images) | (attribute < 1) | (attribute > attributes)
@@ -111,7 +132,7 @@ def _labels(path: Path, images: int, attributes: int, certainty: int) -> npt.NDA
     if wrong.any():
         line = int(np.flatnonzero(wrong)[0])
         raise InputError(
-            f"{path}: line {line + 1} is {table[line].tolist()}: it must be an image of 1 to {images}, an attribute of "
+            f"{path}: line {line + 1} is {table[line].tolist()}: expected an image of 1 to {images}, an attribute of "
             f"1 to {attributes}, 0 or 1, and a certainty."
         )
     matrix = np.zeros((images, attributes), np.int8)

@@ -1,4 +1,4 @@
-"""A folder per class: each sub-folder is a class, its images are the rows known to have it."""
+"""A folder per class: each subfolder is a class, and its images are positive for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENDING = 4096
 
 class _Image(NamedTuple):
     name: str
-    """Its path from the data's folder on, with slashes: one text for each of millions of images, and no more."""
+    """The path relative to the data, with slashes. No Path objects, because there may be millions of images."""
     split: str
     label: str
 
@@ -35,17 +35,29 @@ def from_folder(
     seed: int = 1200,
     **options: Unpack[ImageOptions],
 ) -> Dataset:
-    """Rows from `path/<class>/…/<image>`, or from `path/train/<class>/…` with `val` and `test` beside `train`.
+    """Open a folder of images with a subfolder per class.
 
-    The same bytes under two classes are one image with two known positives. Without a `val` folder, a share of the
-    labelled rows becomes validation. Options are those of `ImageStore`; no image is decoded here.
+    Identical files in two class folders become one row with two positives. No image is decoded here.
+
+    Parameters
+    ----------
+    path : path
+        A folder with `<class>/…/<image>`, or with `train/<class>/…` and optionally `val` and `test`.
+    size, **options
+        Of `ImageStore`.
+    validation_share, seed
+        Of the rows that become validation, if there is no folder `val`.
+
+    Returns
+    -------
+    Dataset
     """
     root = Path(path)
     if not root.is_dir():
         raise InputError(f"{root}: there is no such folder.")
     found, left_out = _images(root)
     if not found:
-        raise InputError(f"{root}: there is no image in it or its folders ({', '.join(SUFFIXES)}).")
+        raise InputError(f"{root}: no image ({', '.join(SUFFIXES)}) in this folder or below.")
     images, classes, notes = _by_class(root, found)
     known = [[image.label] for image in images]
     copies: set[int] = set()
@@ -59,18 +71,18 @@ def from_folder(
     if merged:
         example = images[min(merged)[0]].name.rpartition("/")[2]
         notes.append(
-            f"{len(merged)} images lie in more than one class folder, byte for byte: each is one row with all its "
-            f"classes (for example {example!r})."
+            f"{len(merged)} images are in more than one class folder: each is one row with all its classes "
+            f"(for example {example!r})."
         )
     if left_out:
-        notes.append(f"{len(left_out)} hidden or other files were left out (for example {left_out[0]!r}).")
+        notes.append(f"{len(left_out)} hidden or other files were ignored (for example {left_out[0]!r}).")
     store = ImageStore([os.path.join(root, name) for name in names], size, **options)
     splits = [images[row].split for row in rows]
     return from_known(root.resolve().name, store, labels, splits, notes, validation_share=validation_share, seed=seed)
 
 
 def _images(root: Path) -> tuple[list[str], list[str]]:
-    """The names of the images below a folder, sorted, and of the files that are none."""
+    """The names of all images below a folder, sorted, and of all other files."""
 
     def refuse(error: OSError) -> None:
         raise InputError(f"{error.filename}: the folder cannot be read ({error.strerror}).") from error
@@ -88,7 +100,7 @@ def _images(root: Path) -> tuple[list[str], list[str]]:
 
 
 def _leads_back(folder: str, name: str) -> bool:
-    """Whether it is a link to a folder it is itself in."""
+    """Whether this is a link to one of its parent folders."""
     path = os.path.join(folder, name)
     if not os.path.islink(path):
         return False
@@ -100,12 +112,12 @@ def hidden(name: str) -> bool:
 
 
 def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], list[str]]:
-    """Each image with its split and class; the classes, sorted; notes."""
+    """The images with split and class, the sorted classes, and notes."""
     tops = {name.partition("/")[0] for name in names if "/" in name}
     has_splits = "train" in {SPLITS.get(top.casefold()) for top in tops} and all(
         top.casefold() in SPLITS for top in tops
     )
-    depth = 1 if has_splits else 0  # where the class stands in the path
+    depth = 1 if has_splits else 0  # of the class in the path
     images: list[_Image] = []
     loose: list[str] = []
     for name in names:
@@ -116,7 +128,7 @@ def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], li
         else:
             loose.append(name)
     if not images:
-        where = "the folders train, val and test hold" if has_splits else "it holds"
+        where = "the folders train, val and test contain" if has_splits else "it contains"
         raise InputError(
             f"{root}: {where} {len(names)} images but no folder per class: put the images of each class in a "
             "folder with its name, or give a table (csv, parquet) of image paths and labels."
@@ -124,9 +136,9 @@ def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], li
     classes = {image.label for image in images}
     notes = []
     if loose:
-        notes.append(f"{len(loose)} images lie in no class folder and were left out (for example {loose[0]!r}).")
+        notes.append(f"{len(loose)} images are in no class folder and were ignored (for example {loose[0]!r}).")
     if has_splits:
-        notes.append(f"the folders {', '.join(sorted(tops))} are taken as the split, the folders in them as classes.")
+        notes.append(f"the folders {', '.join(sorted(tops))} are the split, their subfolders the classes.")
     empty = sorted(
         entry.name
         for top in ([root / name for name in tops] if has_splits else [root])
@@ -134,22 +146,22 @@ def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], li
         if entry.is_dir() and not hidden(entry.name) and entry.name not in classes
     )
     if len(empty) == 1:
-        notes.append(f"the folder {empty[0]!r} holds no image and is no class.")
+        notes.append(f"the folder {empty[0]!r} contains no image and is not a class.")
     elif empty:
-        notes.append(f"the folders {', '.join(map(repr, empty))} hold no image and are no classes.")
+        notes.append(f"the folders {', '.join(map(repr, empty))} contain no image and are not classes.")
     return images, sorted(classes), notes
 
 
 def _same_in_several_classes(root: Path, images: list[_Image]) -> list[list[int]]:
-    """The rows, ascending, of each content that lies in several classes of one split.
+    """Groups of rows with identical files in several classes of one split.
 
-    Few files are read whole: those that agree with one of another class in their length and their last bytes.
+    Only files that have the same size and last bytes as a file of another class are read completely.
     """
 
     def length(image: _Image) -> tuple[str, int | str]:
         try:
             return image.split, os.stat(os.path.join(root, image.name)).st_size
-        except FileNotFoundError:  # a link to nothing, which is said or skipped when images are read
+        except FileNotFoundError:  # a broken link, which reading the images reports or skips
             return image.split, image.name
 
     def ending(image: _Image) -> bytes:
@@ -171,7 +183,7 @@ def _same_in_several_classes(root: Path, images: list[_Image]) -> list[list[int]
 
 
 def _apart(rows: Iterable[int], images: list[_Image], trait: Callable[[_Image], Hashable]) -> list[list[int]]:
-    """The rows by a trait of theirs; those that meet no other class are left out."""
+    """Group rows by a trait, and drop groups of a single class."""
     parts: defaultdict[Hashable, list[int]] = defaultdict(list)
     for row in rows:
         parts[trait(images[row])].append(row)

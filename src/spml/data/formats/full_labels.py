@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spml.data.dataset import PHOTO_SIZE
+from spml.data.dataset import PHOTO_SIZE, ColumnOptions
 from spml.data.formats import columns
 from spml.data.formats.embedded_images import image_sources
 from spml.data.formats.label_cells import texts
@@ -32,41 +31,23 @@ class LabelledExamples(NamedTuple):
     splits: list[str] | None
 
 
-def read_examples(
-    data: FilePath | npt.NDArray[Any],
-    labels: Path,
-    *,
-    image_column: str | None,
-    label_column: str | None,
-    class_columns: Sequence[str] | None,
-    id_column: str | None,
-    split_column: str | None,
-    separator: str | None,
-) -> LabelledExamples:
+def read_examples(data: FilePath | npt.NDArray[Any], labels: Path, chosen: ColumnOptions) -> LabelledExamples:
     """Read images or features and their full labels; `write_pack` describes the arguments."""
     place = Path(data) if isinstance(data, (str, os.PathLike)) else None
     if place is not None and not place.exists():
         raise InputError(f"{place}: no such file or folder.")
     of_folder = place is not None and place.is_dir()
-    given = {
-        "image": image_column if of_folder else None,
-        "label": label_column,
-        "id": id_column,
-        "split": split_column,
-    }
-    table = columns.read_table(labels, texts=[name for name in given.values() if name])
-    roles = columns.roles(labels, table, given, images=True, embedded=columns.image_columns(labels))
-    cells = LabelCells(label_column, class_columns, "negative", separator)
+    image, label = chosen.get("image_column"), chosen.get("label_column")
+    given = {"label": label, "id": chosen.get("id_column"), "split": chosen.get("split_column")}
+    table, roles, _ = columns.open_table(labels, given | {"image": image if of_folder else None})
+    cells = LabelCells(label, chosen.get("class_columns"), "negative", chosen.get("separator"))
     parsed = read_labels(labels, table, roles.get("label"), cells, roles.values(), binary=True)
     names = texts(table[roles["id"]]) if "id" in roles else [str(row) for row in range(table.num_rows)]
     store: ImageStore | FeatureStore
     if place is not None and of_folder:
         store, names = _images(labels, table, roles.get("image"), place)
     elif place is not None and place.suffix.lower() in columns.TABLES:
-        images = columns.read_table(place, texts=[image_column] if image_column else [])
-        found = columns.roles(
-            place, images, {"image": image_column}, images=True, embedded=columns.image_columns(place)
-        )
+        images, found, _ = columns.open_table(place, {"image": image})
         store, names = _images(place, images, found.get("image"), place.parent)
     else:
         store = FeatureStore(data)

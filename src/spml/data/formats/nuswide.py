@@ -41,11 +41,33 @@ def from_nuswide(
     size: int = PHOTO_SIZE,
     **options: Unpack[ImageOptions],
 ) -> Dataset:
-    """Groundtruth/TrainTestLabels, ImageList and the images (Flickr or images) below `path`.
+    """Open NUS-WIDE. Images without a label are kept.
 
-    `merged`, as in the papers: the official training and test images together, of which `train_images` are drawn
-    for training; which ones the papers drew is not published. `official`: as the lists have it. Rows without a
-    label are kept. `missing_images="drop"` leaves out rows whose image is not there, as for a re-crawl.
+    Parameters
+    ----------
+    path : path
+        A folder with Groundtruth/TrainTestLabels, ImageList and the images (Flickr or images).
+    split : {"merged", "official"}
+        "merged", as in the papers: `train_images` of all images are drawn for training. Which ones the papers drew is
+        not published. "official": the split of the official lists.
+    train_images : int
+        Of the merged split.
+    missing_images : {"error", "drop"}
+        "drop" leaves out rows whose image is missing, as after downloading the images again.
+    positives : int or None
+        Observed positives per training image; None keeps all.
+    seed : int
+        Of the split and of the single positives.
+    strict : bool
+        Whether counts that differ from the papers' are an error. By default they are notes.
+    features : path, optional
+        A feature matrix to use in place of the images.
+    size, **options
+        Of `ImageStore`.
+
+    Returns
+    -------
+    Dataset
     """
     if split not in ("merged", "official"):
         raise InputError(f"split is {split!r}: it must be 'merged' or 'official'.")
@@ -69,8 +91,8 @@ def from_nuswide(
     if missing_images == "drop" and features is None:
         rows = np.flatnonzero([(folder / name).is_file() for name in names])
         if not len(rows):
-            raise InputError(f"{folder}: none of the {len(names)} images of the lists is there.")
-        notes.append(f"{len(names) - len(rows)} of {len(names)} images are not there; their rows are left out.")
+            raise InputError(f"{folder}: all of the {len(names)} listed images are missing.")
+        notes.append(f"{len(names) - len(rows)} of {len(names)} images are missing; their rows are left out.")
         train_rows = int(np.searchsorted(rows, train_rows))
     if split == "merged":
         if not 0 < train_images < len(rows):
@@ -90,7 +112,7 @@ def from_nuswide(
 
 
 def check_counts(dataset: Dataset) -> list[str]:
-    """Every count that differs from the papers', in words; of the official split, from the official lists'."""
+    """Describe every count that differs from the papers' or, for the official split, from the official lists."""
     if dataset.name == "nuswide":
         return count_mismatches(dataset, PAPER)
     ours = (len(dataset.train) + len(dataset.validation), len(dataset.test))
@@ -100,13 +122,13 @@ def check_counts(dataset: Dataset) -> list[str]:
 
 
 def _concepts(root: Path) -> list[str]:
-    """The concepts in the order of their list, or by their label files in alphabetical order, which is the same."""
+    """The concepts in the order of their list or of their label files, which is alphabetical in both cases."""
     for listed in (root / "Concepts81.txt", root / "ConceptsList" / "Concepts81.txt"):
         if listed.is_file():
             concepts = read_lines(listed)
             need_distinct(listed, concepts, "concept")
             if not concepts:
-                raise InputError(f"{listed}: it lists no concept.")
+                raise InputError(f"{listed}: it contains no concept.")
             return concepts
     folder = root / "Groundtruth" / "TrainTestLabels"
     found = sorted(file.name[len("Labels_") : -len("_Train.txt")] for file in folder.glob("Labels_*_Train.txt"))
@@ -116,7 +138,7 @@ def _concepts(root: Path) -> list[str]:
 
 
 def _labels(root: Path, concepts: list[str], part: str, rows: int, notes: list[str]) -> npt.NDArray[np.int8]:
-    """(N, L) +1 and -1 from one file a concept, with a 0 or 1 a line; anything else in a line is unknown."""
+    """(N, L) +1 and -1 from one file per concept with 0 or 1 per line; other content is unknown."""
     matrix = np.empty((rows, len(concepts)), np.int8)
     for column, concept in enumerate(concepts):
         file = need_file(root / "Groundtruth" / "TrainTestLabels" / f"Labels_{concept}_{part}.txt", LABELS)
@@ -127,8 +149,8 @@ def _labels(root: Path, concepts: list[str], part: str, rows: int, notes: list[s
             continue
         lines = read_lines(file)
         if len(lines) != rows:
-            raise InputError(f"{file}: it has {len(lines)} lines, the list of images {rows}.")
+            raise InputError(f"{file}: it has {len(lines)} lines, the list of images has {rows}.")
         matrix[:, column] = [{"0": -1, "1": 1}.get(line, 0) for line in lines]
         odd = next(line for line in lines if line not in ("0", "1"))
-        notes.append(f"{file.name}, line {lines.index(odd) + 1}: {odd!r} is neither 0 nor 1 and is taken as unknown.")
+        notes.append(f"{file.name}, line {lines.index(odd) + 1}: {odd!r} is neither 0 nor 1 and counts as unknown.")
     return matrix

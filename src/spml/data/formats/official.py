@@ -1,4 +1,4 @@
-"""What the adapters of published data sets share: Cole's protocol, files by name, counts against the papers'."""
+"""Common parts of the published data sets: Cole et al.'s protocol, checks of files, and counts against the papers'."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def from_truth(
     seed: int = 1200,
     notes: Iterable[str] = (),
 ) -> Dataset:
-    """Cole et al.'s protocol on fully labelled rows, of which the first `train_rows` are the official training set.
+    """Apply Cole et al.'s protocol to fully labelled rows. The first `train_rows` are the official training set.
 
-    `positives` of each training row are kept (None: all) by `labels.simulate`, a fifth of the training rows become
-    validation by `labels.split`, and of the other rows, the test set, nothing is known.
+    Each training row keeps `positives` labels (None: all) by `labels.simulate`. A fifth of the training rows become
+    validation by `labels.split`. The labels of all other rows, the test set, are unknown.
     """
     if not train_rows:
-        raise InputError(f"{name}: no image is for training.")
+        raise InputError(f"{name}: there is no training image.")
     full = truth.open()
     drawn = simulate(full.subset(np.arange(train_rows)), positives, seed=seed)
     rows, columns = drawn.positives()
@@ -50,35 +50,33 @@ def from_truth(
 
 
 def need_file(path: Path, archive: str) -> Path:
-    """The path of an official file; where it is missing, the error says what holds it."""
+    """The path of an official file; if it is missing, the error names the archive."""
     if not path.is_file():
-        raise InputError(
-            f"{path}: there is no such file; it comes in {archive}, unpacked with its folders as they are."
-        )
+        raise InputError(f"{path}: there is no such file; it is in {archive}, to be unpacked with its folders.")
     return path
 
 
 def need_images(folder: Path, names: Sequence[str], archive: str) -> list[Path]:
-    """The paths of images in a folder, of which each is there."""
+    """The paths of images in a folder; raises if one is missing."""
     there = {directory: set(_listed(folder / directory)) for directory in {os.path.dirname(name) for name in names}}
     missing = [name for name in names if os.path.basename(name) not in there[os.path.dirname(name)]]
     if missing:
         raise InputError(
             f"{folder / missing[0]}: there is no such image ({len(missing)} of {len(names)} are missing); "
-            f"the images come in {archive}, unpacked with their folders as they are."
+            f"the images are in {archive}, to be unpacked with its folders."
         )
     return [folder / name for name in names]
 
 
 def need_distinct(path: Path, values: Iterable[Hashable], what: str, before: Iterable[Hashable] = ()) -> None:
-    """Of the values a file lists no two are equal, and none is in the list before it; an error calls one `what`."""
-    earlier, seen = set(before), set()
+    """Raise if a value occurs twice in a file, or in the list before it. `what` describes a value."""
+    earlier, found = set(before), set()
     for value in values:
         if value in earlier:
-            raise InputError(f"{path}: the {what} {value!r} is in the list before it, too: it must be in one of them.")
-        if value in seen:
-            raise InputError(f"{path}: the {what} {value!r} is there twice: it must be there once.")
-        seen.add(value)
+            raise InputError(f"{path}: the {what} {value!r} is also in the list before: it must be in one of them.")
+        if value in found:
+            raise InputError(f"{path}: the {what} {value!r} occurs twice.")
+        found.add(value)
 
 
 def _listed(folder: Path) -> list[str]:
@@ -90,22 +88,22 @@ def _listed(folder: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class PaperCounts:
-    """What the papers' tables say of a data set."""
+    """Counts of a data set in the papers' tables."""
 
     classes: int
     train: int
     validation: int
     test: int
     positives: str
-    """Positives a training image, with the decimals that are printed."""
+    """Positives per training image, with the printed decimals."""
     fewest: int
     most: int
     where: str
 
 
 def count_mismatches(dataset: Dataset, paper: PaperCounts) -> list[str]:
-    """In words, every count that is not the papers'. Positives are counted over train and validation rows."""
-    found: list[tuple[str, Any, Any]] = [
+    """Describe every count that differs from the papers'. Positives are counted over train and validation rows."""
+    counts: list[tuple[str, Any, Any]] = [
         ("classes", len(dataset.classes), paper.classes),
         ("training images", len(dataset.train), paper.train),
         ("validation images", len(dataset.validation), paper.validation),
@@ -115,18 +113,20 @@ def count_mismatches(dataset: Dataset, paper: PaperCounts) -> list[str]:
         rows = np.concatenate([dataset.train, dataset.validation])
         per_row = dataset.truth.open().subset(rows).entries().per_row(1)
         decimals = len(paper.positives.partition(".")[2])
-        found += [
-            ("positives a training image", f"{per_row.mean():.{decimals}f}", paper.positives),
+        counts += [
+            ("positives per training image", f"{per_row.mean():.{decimals}f}", paper.positives),
             ("fewest positives of a training image", int(per_row.min()), paper.fewest),
             ("most positives of a training image", int(per_row.max()), paper.most),
         ]
     return [
-        f"{what}: {ours} here, {theirs} in the papers ({paper.where})" for what, ours, theirs in found if ours != theirs
+        f"{what}: {ours} here, {theirs} in the papers ({paper.where})"
+        for what, ours, theirs in counts
+        if ours != theirs
     ]
 
 
 def with_count_notes(dataset: Dataset, mismatches: list[str], strict: bool) -> Dataset:
-    """The data set with the mismatches among its notes; under `strict` they are an error."""
+    """Add mismatches to the notes; raise if `strict`."""
     if mismatches and strict:
-        raise InputError(f"{dataset.name}: the counts are not those of the papers. {'; '.join(mismatches)}.")
+        raise InputError(f"{dataset.name}: the counts differ from the papers'. {'; '.join(mismatches)}.")
     return replace(dataset, notes=(*dataset.notes, *mismatches))

@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.atomic import atomic_path, explain_write_errors
-from spml.data.dataset import PARTS, PHOTO_SIZE, Dataset, ImageOptions, Truth
+from spml.data.dataset import PARTS, PHOTO_SIZE, ColumnOptions, Dataset, ImageOptions, Truth
 from spml.data.detect import open_data
 from spml.data.stores.decode import SUFFIXES, FilePath
 from spml.data.stores.features import FeatureStore
@@ -172,12 +171,7 @@ def write_pack(
     test: float = 0.25,
     validation: float = 0.2,
     seed: int = 1200,
-    image_column: str | None = None,
-    label_column: str | None = None,
-    class_columns: Sequence[str] | None = None,
-    id_column: str | None = None,
-    split_column: str | None = None,
-    separator: str | None = None,
+    **columns: Unpack[ColumnOptions],
 ) -> Dataset:
     """Make a pack, a benchmark data set, from images or features and a table of full labels.
 
@@ -198,9 +192,10 @@ def write_pack(
         Share of all rows that become the test set, and of the other rows that become validation.
     seed : int
         Of the split and of the single positives.
-    image_column, label_column, class_columns, id_column, split_column, separator
-        Columns of the tables, see `from_table`; guessed by default. If there is a split column with test rows, it
-        decides in place of `test`; if it has validation rows, also in place of `validation`.
+    **columns
+        `image_column`, `label_column`, `class_columns`, `id_column`, `split_column` and `separator` of the tables, see
+        `from_table`; guessed by default. If a split column has test rows, it replaces `test`; if it has validation
+        rows, it replaces `validation`.
 
     Returns
     -------
@@ -229,16 +224,7 @@ def write_pack(
             raise InputError(f"{option} is {share}: it must be a share above 0 and below 1.")
     from spml.data.formats.full_labels import read_examples  # pyarrow is slow to import
 
-    examples = read_examples(
-        data,
-        Path(labels),
-        image_column=image_column,
-        label_column=label_column,
-        class_columns=class_columns,
-        id_column=id_column,
-        split_column=split_column,
-        separator=separator,
-    )
+    examples = read_examples(data, Path(labels), columns)
     parts = _split(len(examples.truth), examples.splits, test, validation, seed)
     arrays = _label_arrays(examples.truth, parts, seed)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -86,13 +86,11 @@ def from_table(
     if image_column and feature_columns:
         raise InputError(f"{file}: image_column and feature_columns are both given: use one of them.")
     given = {"image": image_column, "label": label_column, "id": id_column, "split": split_column}
-    table = columns.read_table(file, texts=[name for name in given.values() if name])
-    embedded = columns.image_columns(file)
-    roles = columns.roles(file, table, given, images=not feature_columns, embedded=embedded)
+    table, roles, embedded = columns.open_table(file, given, images=not feature_columns)
     image, ids, split = (roles.get(kind) for kind in ("image", "id", "split"))
-    cells_are = LabelCells(label_column, class_columns, zeros, separator)
+    label_cells = LabelCells(label_column, class_columns, zeros, separator)
     used = [*roles.values(), *(feature_columns or ())]
-    labels = read_labels(file, table, roles.get("label"), cells_are, used, binary=bool(image or feature_columns))
+    labels = read_labels(file, table, roles.get("label"), label_cells, used, binary=bool(image or feature_columns))
     splits = read_splits(file, split, texts(table[split])) if split else ["train"] * table.num_rows
     notes = labels.notes
     root = Path(image_root) if image_root is not None else file.parent
@@ -184,12 +182,12 @@ def from_features(
     if isinstance(classes, (str, os.PathLike)):
         classes = read_lines(Path(classes))
     if source.suffix.lower() in columns.TABLES:
-        table = columns.read_table(source, texts=[label_column] if label_column else [])
-        if label_column is None and table.num_columns == 1:
-            label_column = table.column_names[0]
-        roles = columns.roles(source, table, {"label": label_column}, images=False)
-        cells_are = LabelCells(label_column, class_columns, zeros, separator)
-        parsed = read_labels(source, table, roles.get("label"), cells_are, roles.values(), binary=True, classes=classes)
+        table, roles, _ = columns.open_table(source, {"label": label_column}, images=False)
+        only = table.column_names[0] if table.num_columns == 1 else None
+        label_cells = LabelCells(label_column, class_columns, zeros, separator)
+        parsed = read_labels(
+            source, table, roles.get("label") or only, label_cells, roles.values(), binary=True, classes=classes
+        )
         known = parsed.table(source, range(table.num_rows))
         notes += [f"labels from column{'s' * (len(parsed.columns) > 1)} {parsed.description}.", *parsed.notes]
     else:

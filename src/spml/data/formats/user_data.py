@@ -1,4 +1,4 @@
-"""What the adapters of one's own data share: a validation part carved off, and notes on the classes."""
+"""Common parts of the formats for your own data: a validation split, and notes on the classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPLITS = {
     **dict.fromkeys(("val", "valid", "validation"), "validation"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-"""How people name the parts of a split (lower case)."""
+"""Usual names of the parts of a split (lower case)."""
 
 
 def from_known(
@@ -32,23 +32,23 @@ def from_known(
     validation_share: float,
     seed: int,
 ) -> Dataset:
-    """A user's own rows: labels with ids, and of each row whether it is for train, validation or test.
+    """A data set of labels with ids and a split (train, validation or test) per row.
 
-    Where no row is for validation, some of the training rows become it (`carve`).
+    If no row is for validation, `carve` chooses some of the training rows.
     """
     assert labels.ids is not None
     train, validation, test = (np.flatnonzero(np.array(splits) == part) for part in PARTS)
     if not len(train):
-        raise InputError(f"{name}: no row is for training.")
+        raise InputError(f"{name}: there is no training row.")
     if not len(validation):
         train, validation = carve(labels, train, share=validation_share, seed=seed)
     return Dataset(name, store, labels.ids, labels, None, train, validation, test, (*notes, *class_notes(labels)))
 
 
 def carve(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 1200) -> tuple[Int64, Int64]:
-    """Some of the labelled rows for validation: (train, validation), both ascending.
+    """Hold out some of the labelled rows for validation: (train, validation), both ascending.
 
-    Rows without a label stay in train, and so does one row of every class: what is not trained on is not learned.
+    Rows without a label stay in train, and so does at least one row of every class, so that it can be learned.
     """
     positive_rows, columns = labels.positives()
     inside = np.isin(positive_rows, rows)
@@ -58,7 +58,7 @@ def carve(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 1200) 
     trained = np.isin(positive_rows, kept)
     all_, left = (np.bincount(part, minlength=labels.num_classes) for part in (columns, columns[trained]))
     back = [positive_rows[columns == column][0] for column in np.flatnonzero((all_ > 0) & (left == 0))]
-    use = np.zeros(len(labels), np.int8)  # np.setdiff1d takes half a second for a million rows
+    use = np.zeros(len(labels), np.int8)  # np.setdiff1d needs half a second for a million rows
     use[rows] = 1
     use[held_out] = 2
     use[back] = 1
@@ -66,14 +66,14 @@ def carve(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 1200) 
 
 
 def look_alikes(classes: Iterable[str]) -> list[str]:
-    """A note on every group of class names that differ only in case, blanks, hyphens or the form of accents."""
+    """Notes on class names that differ only in case, blanks, hyphens or the encoding of accents."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name in classes:
         plain = unicodedata.normalize("NFKC", name).casefold().replace("_", " ").replace("-", " ")
         groups[" ".join(plain.split())].append(name)
     return [
-        f"the classes {', '.join(map(repr, names))} differ only in how they are written and are kept apart: "
-        "if they mean the same, name them alike."
+        f"the classes {', '.join(map(repr, names))} differ only in spelling and are separate classes: "
+        "if they mean the same, use one name."
         for names in groups.values()
         if len(names) > 1
     ]
@@ -85,11 +85,11 @@ def class_notes(labels: Labels) -> list[str]:
     lonely = [name for name, count in zip(labels.classes, positives, strict=True) if count == 1]
     notes = look_alikes(labels.classes)
     if len(labels.classes) == 1:
-        notes.append(f"there is one class, {labels.classes[0]!r}: nothing else can be recovered.")
+        notes.append(f"there is only one class, {labels.classes[0]!r}: no other label can be recovered.")
     if lonely:
         named = ", ".join(map(repr, lonely[:5])) + (", …" if len(lonely) > 5 else "")
         notes.append(f"{len(lonely)} of {len(labels.classes)} classes have only one row: {named}.")
     unlabelled = np.count_nonzero(np.bincount(labels.positives()[0], minlength=len(labels)) == 0)
     if unlabelled:
-        notes.append(f"{unlabelled} of {len(labels)} rows have no label; they are kept, with nothing known.")
+        notes.append(f"{unlabelled} of {len(labels)} rows have no label; they are kept as unlabelled rows.")
     return notes

@@ -1,4 +1,4 @@
-"""PASCAL VOC 2012 in its official layout, and folders of VOC annotations of one's own."""
+"""PASCAL VOC 2012 in its official layout, and your own folders of VOC annotations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAPER = PaperCounts(20, 4574, 1143, 5823, "1.46", 1, 5, "Zhou et al. 2022, Table
 
 class _Scene(NamedTuple):
     shares: dict[str, float]
-    """Of each class that is present, the share of the image its largest box covers."""
+    """By class: the share of the image that its largest box covers."""
     file: str
 
 
@@ -51,10 +51,28 @@ def from_voc(
     size: int = PHOTO_SIZE,
     **options: Unpack[ImageOptions],
 ) -> Dataset:
-    """The official training set (train.txt) split as Cole et al. do; the official validation set (val.txt) is the test.
+    """Open PASCAL VOC 2012: train.txt, split as by Cole et al. (2021), and val.txt as the test set.
 
-    `path` is VOC2012, VOCdevkit or the folder that holds it. Objects marked difficult do not count; an image with
-    no other is left out.
+    Objects marked difficult do not count. Images without other objects are left out.
+
+    Parameters
+    ----------
+    path : path
+        The folder VOC2012, VOCdevkit or its parent.
+    positives : int or None
+        Observed positives per training image; None keeps all.
+    seed : int
+        Of the split and of the single positives.
+    strict : bool
+        Whether counts that differ from the papers' are an error. By default they are notes.
+    features : path, optional
+        A feature matrix to use in place of the images.
+    size, **options
+        Of `ImageStore`.
+
+    Returns
+    -------
+    Dataset
     """
     root = voc_root(Path(path)) or Path(path)
     shares: list[dict[str, float]] = []
@@ -70,12 +88,12 @@ def from_voc(
         shares += [scenes[place].shares for place in kept]
         parts.append(len(kept))
         if not ids:
-            raise InputError(f"{file}: it lists no image with an object that counts.")
+            raise InputError(f"{file}: no image in it has an object that counts.")
     for image, scene in zip(ids, shares, strict=True):
         for unknown in scene.keys() - set(CLASSES):
             raise InputError(
-                f"{root / 'Annotations' / image}.xml: the class {unknown!r} is none of the 20 of VOC; annotations of "
-                "your own are of the kind voc-annotations."
+                f"{root / 'Annotations' / image}.xml: the class {unknown!r} is not one of the 20 VOC classes; open "
+                "your own annotations with kind voc-annotations."
             )
     names = [f"{image}.jpg" for image in ids]
     files = need_images(root / "JPEGImages", names, ARCHIVE) if features is None else [Path(name) for name in names]
@@ -87,7 +105,7 @@ def from_voc(
 
 
 def check_counts(dataset: Dataset) -> list[str]:
-    """Every count that differs from the papers', in words."""
+    """Describe every count that differs from the papers'."""
     return count_mismatches(dataset, PAPER)
 
 
@@ -99,9 +117,20 @@ def from_voc_annotations(
     seed: int = 1200,
     **options: Unpack[ImageOptions],
 ) -> Dataset:
-    """One's own images with VOC annotations: `Annotations/*.xml` beside `JPEGImages` or `images`.
+    """Open your own images with VOC annotations: annotated classes are positive, all others unknown.
 
-    What an annotation names is a known positive, everything else is unknown.
+    Parameters
+    ----------
+    path : path
+        A folder with `Annotations/*.xml` and the images in `JPEGImages` or `images`.
+    size, **options
+        Of `ImageStore`.
+    validation_share, seed
+        Of the rows that become validation.
+
+    Returns
+    -------
+    Dataset
     """
     root = Path(path)
     annotations = sorted((root / "Annotations").glob("*.xml"))
@@ -109,7 +138,7 @@ def from_voc_annotations(
         raise InputError(f"{root / 'Annotations'}: there are no annotations (*.xml).")
     folders = [root / name for name in ("JPEGImages", "images", "Images") if (root / name).is_dir()]
     if not folders:
-        raise InputError(f"{root / 'JPEGImages'}: there is no such folder; the images are expected there.")
+        raise InputError(f"{root / 'JPEGImages'}: there is no such folder; it should contain the images.")
     by_stem = {file.stem: file for file in sorted(folders[0].iterdir()) if file.suffix.lower() in SUFFIXES}
     lists: list[list[str]] = []
     of: dict[Path, Path] = {}
@@ -120,21 +149,21 @@ def from_voc_annotations(
         if found is None:
             raise InputError(f"{annotation}: its image {scene.file or annotation.stem!r} is not in {folders[0]}.")
         if found in of:
-            raise InputError(f"{annotation}: its image {found.name!r} is that of {of[found].name} already.")
+            raise InputError(f"{annotation}: its image {found.name!r} is also that of {of[found].name}.")
         lists.append(sorted(scene.shares))
         of[found] = annotation
     if not any(lists):
-        raise InputError(f"{root / 'Annotations'}: no annotation names an object.")
+        raise InputError(f"{root / 'Annotations'}: no annotation contains an object.")
     files = list(of)
     labels = Labels.from_lists(lists, ids=[file.relative_to(root).as_posix() for file in files])
     store = ImageStore(files, size, **options)
     splits = ["train"] * len(files)
-    notes = ["what an annotation names is known to be present; of the other classes nothing is known."]
+    notes = ["annotated classes are positive; all others are unknown."]
     return from_known(root.resolve().name, store, labels, splits, notes, validation_share=validation_share, seed=seed)
 
 
 def voc_root(path: Path) -> Path | None:
-    """The folder VOC2012, which is `path` or lies below it."""
+    """The folder VOC2012, which is `path` or below it; None if there is none."""
     roots = (path, path / "VOC2012", path / "VOCdevkit" / "VOC2012")
     return next((root for root in roots if any((root / "ImageSets" / "Main").glob("*train*.txt"))), None)
 
@@ -142,7 +171,7 @@ def voc_root(path: Path) -> Path | None:
 def _annotation(path: Path) -> _Scene:
     try:
         tree = ElementTree.parse(path).getroot()
-    except (ElementTree.ParseError, OSError, ValueError, LookupError) as error:  # the last: of an unknown encoding
+    except (ElementTree.ParseError, OSError, ValueError, LookupError) as error:  # LookupError: unknown encoding
         raise InputError(f"{path}: the annotation cannot be read ({error}).") from error
     width, height = (_number(path, tree, f"size/{side}", "the image") for side in ("width", "height"))
     shares: dict[str, float] = {}
@@ -155,13 +184,13 @@ def _annotation(path: Path) -> _Scene:
         of = f"object {place} ({name})"
         left, top, right, bottom = (_number(path, thing, f"bndbox/{c}", of) for c in ("xmin", "ymin", "xmax", "ymax"))
         area = max(0.0, right - left) * max(0.0, bottom - top) / max(1.0, width * height)
-        # A box without area is still an object: what is present is never 0.
+        # A box without area is still an object, so its share is never 0.
         shares[name] = max(shares.get(name, 0.0), area, 1e-6)
     return _Scene(shares, (tree.findtext("filename") or "").strip())
 
 
 def _number(path: Path, element: ElementTree.Element, field: str, of: str) -> float:
-    """0 where it is missing."""
+    """A number in the annotation, 0 if it is missing."""
     text = element.findtext(field) or "0"
     try:
         number = float(text)

@@ -1,1 +1,1 @@
-"""Where rows are kept: images, feature matrices, files larger than memory."""
+"""Stores of images and features, also of files larger than memory."""
