@@ -104,7 +104,7 @@ def test_separable_objectives_are_means_over_parts(name: str) -> None:
     """The objective is its mean over parts, at every epoch and for any rows and classes."""
     chosen = method(name)
     table = single() if chosen.needs.labels == "positives" else full()
-    chosen.prepare(Problem(table, k=2.0, soft_labels=False))
+    chosen.prepare(Problem(table, k=2.0, soft_labels=False, features=True))
     labels, rows = table.batch(np.arange(ROWS)), torch.arange(ROWS)
     logits = 2 * torch.randn(ROWS, CLASSES, generator=torch.Generator().manual_seed(0))
     for epoch in (1, 3, 5):
@@ -169,7 +169,7 @@ def test_large_tables_are_checked_and_ranked_in_strips(monkeypatch: pytest.Monke
     signed = np.where(truth > 0, 1, -1)
     torch.testing.assert_close(average_precision(scores, signed), wanted[0], rtol=0, atol=0)
     signed[50:] = truth[50:]  # each strip is right alone
-    with pytest.raises(InputError, match="hold both -1 and 0"):
+    with pytest.raises(InputError, match="contain both -1 and 0"):
         average_precision(scores, signed)
     scores[55, 4] = np.nan
     with pytest.raises(InputError, match="row 55, column 4"):
