@@ -22,6 +22,7 @@ from support.pictures import picture
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
+ALL_PAGES = [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md"]
 REGISTERED = tuple(METHODS)  # before any page adds its example
 
 
@@ -82,7 +83,16 @@ def test_pages_with_code_are_found() -> None:
     assert list(blocks(text)) == [(2, "a = 1\n"), (14, "d = 2\n")]
 
 
-# Links
+# Language and links
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=relative)
+def test_plain_english(page: Path) -> None:
+    unclear = (
+        r"(labels?|positives?|values?|class|one) an? (row|class|entry|image|scene|epoch)\b|goes on where|first look"
+    )
+    unclear += r"|\bis (told|said|refused)\b|not named|named label|for want of"
+    assert not re.search(rf"\b({unclear})", page.read_text(encoding="utf-8"))
 
 
 def slug(heading: str) -> str:
@@ -90,10 +100,7 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-LINKED = [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md"]
-
-
-@pytest.mark.parametrize("page", LINKED, ids=relative)
+@pytest.mark.parametrize("page", ALL_PAGES, ids=relative)
 def test_links_resolve(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
