@@ -24,15 +24,18 @@ import torch
 from scipy.special import expit
 from torch import Tensor
 
+from heads_grid import LEARNING_RATES
 from record import command, commit, hardware
-from spml.bench.linear import LEARNING_RATES
-from spml.data.formats.pack import Pack, load_pack
+from spml.data import open_data
+from spml.data.dataset import Dataset
+from spml.data.stores.features import FeatureStore
 from spml.labels import Labels, simulate
 from spml.metrics import f1, mean_average_precision
 from spml.recover import Recovered, calibrate, evaluate_recovery, expected_f1_thresholds, recover
 from spml.runs.folder import RunFolder, open_run
 from spml.train.evaluation import selection_score
-from spml.train.linear import FeatureRows, HeadSpec, train_heads
+from spml.train.experiment import Experiment
+from spml.train.linear import FeatureRows, train_heads
 
 METHODS = "auto,em,lasd,an"
 LABELLED = (10, 50, 200)
@@ -68,7 +71,7 @@ def main() -> None:
             run = open_run(folder)
             measured += measure(run, run.method, 0)
     else:
-        pack = load_pack(options.data)
+        pack = open_data(options.data, features=True)
         for seed in map(int, options.seeds.split(",")):
             for run, chosen in chosen_heads(pack, options.methods.split(","), seed, options.epochs, options.batch_size):
                 measured += chosen
@@ -83,16 +86,17 @@ def main() -> None:
 
 
 def chosen_heads(
-    pack: Pack, methods: list[str], seed: int, epochs: int, batch_size: int
+    pack: Dataset, methods: list[str], seed: int, epochs: int, batch_size: int
 ) -> Iterator[tuple[RunFolder, list[Measured]]]:
     """For each method, the head chosen by single positives, as a run, and the cost of that choice."""
-    store = pack.features()
-    rows = np.concatenate([pack.train, pack.val, pack.test])
-    parts = np.split(np.arange(len(rows)), np.cumsum([len(pack.train), len(pack.val)]))
+    store = pack.store
+    assert isinstance(store, FeatureStore)
+    rows = np.concatenate([pack.train, pack.validation, pack.test])
+    parts = np.split(np.arange(len(rows)), np.cumsum([len(pack.train), len(pack.validation)]))
     truth = pack.full_labels(rows)
     positive = truth.dense() > 0
     single = simulate(truth.subset(parts[1]), seed=seed)
-    known = np.concatenate([pack.observed[pack.train], single.single(), np.full(len(parts[2]), -1)])
+    known = np.concatenate([pack.labels.single()[pack.train], single.single(), np.full(len(parts[2]), -1)])
     labels = Labels.from_indices(known, pack.classes)
 
     kept: dict[float, Tensor] = {}  # scores of all rows, by selection criterion
@@ -102,19 +106,22 @@ def chosen_heads(
         kept[judged] = scores.clone()
         return judged
 
-    specs = [HeadSpec(method, {}, rate, batch_size, seed) for method in methods for rate in LEARNING_RATES]
+    experiments = [
+        Experiment.linear(method, {}, rate, batch_size, seed, epochs=epochs)
+        for method in methods
+        for rate in LEARNING_RATES
+    ]
     results = train_heads(
         FeatureRows(store, pack.train),
-        pack.training_labels(),
-        specs,
-        epochs=epochs,
+        pack.labels.subset(pack.train),
+        experiments,
         validation=(FeatureRows(store, rows), truth),
         selection=keep,
         progress=sys.stderr.isatty(),
     )
     known_single = single.dense()
     for method in methods:
-        judged = [score for r in results if r.spec.method == method for score in r.validation if score in kept]
+        judged = [score for r in results if r.experiment.method == method for score in r.validation if score in kept]
 
         def by_precision(score: float) -> float:
             return selection_score(kept[score][parts[1]], single)

@@ -86,13 +86,15 @@ def loss(name: str, classes: int) -> dict[str, float]:
 
 def step(name: str, classes: int) -> dict[str, float]:
     """A step of the linear trainer, measured as the extra time of STEPS more steps."""
-    from spml.train.linear import HeadSpec, train_heads
+    from spml.train.experiment import Experiment
+    from spml.train.linear import train_heads
 
     x = np.random.default_rng(0).standard_normal((BATCH, DIM), np.float32)
-    labels, spec = single(BATCH, classes), HeadSpec(name, batch_size=BATCH)
+    labels = single(BATCH, classes)
 
     def epochs(count: int) -> float:
-        return timed(lambda: train_heads(x, labels, [spec], epochs=count, progress=False))
+        experiment = Experiment.linear(name, batch_size=BATCH, epochs=count)
+        return timed(lambda: train_heads(x, labels, [experiment], progress=False))
 
     return measured(lambda: (epochs(1 + STEPS) - epochs(1)) / STEPS)
 
@@ -121,13 +123,14 @@ def plain_step(classes: int) -> dict[str, float]:
 
 def judge(classes: int, rows: int = JUDGED_ROWS) -> dict[str, float]:
     """Average precision of a head on labelled rows, logits included."""
-    from spml.train.linear import HeadResult, HeadSpec
+    from spml.train.experiment import Experiment
+    from spml.train.linear import HeadResult
 
     rng = np.random.default_rng(0)
     truth = single(rows, classes)
     weight = torch.from_numpy(rng.standard_normal((JUDGED_DIM, classes), np.float32))
     x = rng.standard_normal((rows, JUDGED_DIM), np.float32)
-    head = HeadResult(HeadSpec("an"), [], 1, 1, weight, torch.zeros(classes), {})
+    head = HeadResult(Experiment.linear("an"), [], 1, 1, weight, torch.zeros(classes), {})
     return measured(lambda: timed(lambda: head.average_precision(x, truth)))
 
 

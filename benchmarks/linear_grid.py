@@ -24,9 +24,11 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from heads_grid import BATCH_SIZES, LEARNING_RATES, heads_grid
 from record import hardware, record
-from spml.bench.linear import BATCH_SIZES, LEARNING_RATES, LinearData, linear_grid
-from spml.data.formats.pack import Pack, load_pack
+from spml.data import open_data
+from spml.data.dataset import Dataset
+from spml.data.stores.features import FeatureStore
 from spml.train.device import choose_device
 
 METHODS = "bce,bce-ls,iun,an,an-ls,wan,epr,role,em,em-apl,lasd"
@@ -58,14 +60,14 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
 
-    pack = load_pack(options.data)
-    methods = [(name, SETTINGS.get(name, {})) for name in options.methods.split(",")]
+    pack = open_data(options.data, features=True)
+    methods = {name: SETTINGS.get(name, {}) for name in options.methods.split(",")}
     seeds, rates = numbers(options.seeds), numbers(options.learning_rates, float)
     sizes = numbers(options.batch_sizes)
     each = {size: published_epoch(pack, size, rates[0], options.device) for size in sizes}
     started = time.perf_counter()
-    rows = linear_grid(
-        LinearData.from_pack(pack),
+    rows = heads_grid(
+        pack,
         methods,
         learning_rates=rates,
         batch_sizes=sizes,
@@ -91,15 +93,16 @@ def main() -> None:
                device=options.device, heads=heads, epochs=options.epochs, peak_gib=f"{peak:.2f}")  # fmt: skip
 
 
-def published_epoch(pack: Pack, batch_size: int, rate: float, device: str) -> float:
+def published_epoch(pack: Dataset, batch_size: int, rate: float, device: str) -> float:
     """Seconds of one epoch of one head, validation included."""
     target = choose_device(device)
-    store, classes = pack.features(), len(pack.classes)
-    observed = torch.from_numpy((pack.training_labels().dense() > 0).astype(np.float32))
+    store, classes = pack.store, len(pack.classes)
+    assert isinstance(store, FeatureStore)
+    observed = torch.from_numpy((pack.labels.dense(pack.train) > 0).astype(np.float32))
     rows = torch.arange(len(pack.train))
     train = DataLoader(TensorDataset(store.batch(pack.train), observed, rows), batch_size, shuffle=True)
-    truth = (pack.truth[pack.val] > 0).astype(np.float32)
-    val = DataLoader(TensorDataset(store.batch(pack.val), torch.from_numpy(truth)), batch_size)
+    truth = (pack.full_labels(pack.validation).dense() > 0).astype(np.float32)
+    validation = DataLoader(TensorDataset(store.batch(pack.validation), torch.from_numpy(truth)), batch_size)
     torch.manual_seed(0)
     head = nn.Linear(store.dim, classes).to(target)
     optimiser = torch.optim.Adam(head.parameters(), lr=rate)
@@ -114,7 +117,7 @@ def published_epoch(pack: Pack, batch_size: int, rate: float, device: str) -> fl
         seen[index.numpy()] = p.detach().cpu().numpy()
     scores = []
     with torch.no_grad():
-        for features, _ in val:
+        for features, _ in validation:
             scores.append(torch.sigmoid(head(features.to(target))).cpu().numpy())
     predicted = np.concatenate(scores)
     for column in range(classes):

@@ -38,11 +38,16 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from record import SPEED, hardware, record
-from spml.bench.draws import Draw
-from spml.bench.jobs import Job, run_job
-from spml.data import Pack, load_pack
+from spml.bench.runner import network_row
+from spml.data import open_data
+from spml.data.dataset import Dataset as LabelledData
+from spml.data.stores.images import ImageStore
 from spml.models.backbones import load_backbone
+from spml.runs.folder import open_run
 from spml.train.device import choose_device
+from spml.train.experiment import Experiment
+from spml.train.label_draw import LabelDraw
+from spml.train.run_experiment import run_experiment
 from spml.train.settings import TrainSettings
 
 SEED = 0
@@ -58,13 +63,13 @@ SAMPLE = 500  # images to decode for the estimate, if the decoded images exist a
 class Pictures(Dataset[tuple[Tensor, int]]):
     """Images of a pack, opened by Pillow on access, with their row numbers."""
 
-    def __init__(self, pack: Pack, rows: np.ndarray, transform: Any) -> None:
+    def __init__(self, pack: LabelledData, rows: np.ndarray, transform: Any) -> None:
         found: dict[str, tuple[Path, str]] = {}
-        for path in sorted(pack.directory.glob("*.zip")):
+        for path in sorted(Path(pack.source["path"]).glob("*.zip")):
             with zipfile.ZipFile(path) as archive:
                 for name in archive.namelist():
                     found[name] = found[name.rpartition(".")[0]] = path, name
-        self.sources = [found[name] for name in pack.ids[rows].tolist()]
+        self.sources = [found[name] for name in pack.names[rows].tolist()]
         self.rows, self.transform = rows, transform
         self.archives: dict[Path, zipfile.ZipFile] = {}  # every worker opens its own file
 
@@ -82,7 +87,9 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 class Published:
     """State of the protocol: network, optimiser, loaders of the three parts, labels as matrices."""
 
-    def __init__(self, pack: Pack, backbone: str, size: int, batch: int, workers: int, device: torch.device) -> None:
+    def __init__(
+        self, pack: LabelledData, backbone: str, size: int, batch: int, workers: int, device: torch.device
+    ) -> None:
         torch.manual_seed(SEED)
         body = load_backbone(backbone, pretrained=True, image_size=size)
         pooled = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(body.channels, len(pack.classes)))
@@ -100,11 +107,12 @@ class Published:
                 num_workers=workers,
                 pin_memory=device.type == "cuda",
             )
-            for part, rows in (("train", pack.train), ("val", pack.val), ("test", pack.test))
+            for part, rows in (("train", pack.train), ("validation", pack.validation), ("test", pack.test))
         }
         self.observed = torch.zeros(len(pack), len(pack.classes))
-        self.observed[pack.train, pack.observed[pack.train]] = 1.0
-        self.truth = pack.truth > 0
+        self.observed[pack.train, pack.labels.single()[pack.train]] = 1.0
+        assert pack.truth is not None
+        self.truth = pack.truth.open().dense() > 0
 
     def go_through(self, part: str, batches: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """One pass over a part, with training on the training part. Returns rows and their scores on the host."""
@@ -163,7 +171,7 @@ def run_published(make: Callable[[], Published], epochs: int) -> Outcome:
         started = time.perf_counter()
         state.go_through("train")
         trained = time.perf_counter()
-        found = (state.mean_average_precision(part) for part in ("val", "test"))
+        found = (state.mean_average_precision(part) for part in ("validation", "test"))
         scores.append(dict(zip(("validation_map", "test_map"), found, strict=True)))
         training, evaluation = training + trained - started, evaluation + time.perf_counter() - trained
     return Outcome(training, evaluation, max(scores, key=lambda found: found["validation_map"]))
@@ -172,16 +180,16 @@ def run_published(make: Callable[[], Published], epochs: int) -> Outcome:
 # Ours
 
 
-def decode(pack: Pack, size: int, cache: Path) -> tuple[float, int]:
+def decode(pack: LabelledData, size: int, cache: Path) -> tuple[float, int]:
     """Seconds to decode all images into the cache, and the number measured: a sample, if the cache exists already."""
-    store = pack.images(size, cache_path=cache)
+    store = images(pack, size, cache_path=cache)
     there = Path(store.where.removeprefix("in ")).exists()
     started = time.perf_counter()
     store.prepare()
     if not there:
         return time.perf_counter() - started, len(pack)
     sample = np.random.default_rng(SEED).permutation(len(pack))[:SAMPLE]
-    fresh = pack.images(size, cache_limit=0)
+    fresh = images(pack, size, cache_limit=0)
     started = time.perf_counter()
     fresh.batch(sample)
     return (time.perf_counter() - started) * len(pack) / len(sample), len(sample)
@@ -194,13 +202,22 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def run_ours(pack: Pack, job: Job, cache: Path, device: torch.device) -> tuple[float, dict[str, Any]]:
+def images(pack: LabelledData, size: int, **options: Any) -> ImageStore:
+    store = open_data(pack.source["path"], size=size, **options).store
+    assert isinstance(store, ImageStore)
+    return store
+
+
+def run_ours(
+    pack: LabelledData, experiment: Experiment, cache: Path, device: torch.device
+) -> tuple[float, dict[str, Any]]:
     """Seconds of the whole training from the decoded images on, and its row of the results."""
     release(device)
     with tempfile.TemporaryDirectory() as out:
         started = time.perf_counter()
-        store = pack.images(job.image_size, cache_path=cache)
-        row = run_job(job, Path(out), device=str(device), store=store)
+        data = open_data(pack.source["path"], size=experiment.image_size, cache_path=cache)
+        best = run_experiment(experiment, data, Path(out), device=str(device), progress=False)
+        row = network_row(experiment, data, open_run(out), best) | {"seconds": best["seconds"]}
         return time.perf_counter() - started, row
 
 
@@ -221,24 +238,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.published_epochs < 1:
         parser.error("--published-epochs must be at least 1")
-    device, pack, size = choose_device(options.device), load_pack(options.data), options.image_size
+    device, pack, size = choose_device(options.device), open_data(options.data), options.image_size
     epochs, batch = options.epochs, options.batch_size
     print(
-        f"{pack.directory.name}: {len(pack.train):,} training, {len(pack.val):,} validation and {len(pack.test):,} "
+        f"{pack.name}: {len(pack.train):,} training, {len(pack.validation):,} validation and {len(pack.test):,} "
         f"test images; {options.backbone} at {size} pixels, batch {batch}; {hardware(str(device))}, "
         f"torch {torch.__version__}",
         flush=True,
     )
     train = TrainSettings(epochs=epochs, batch_size=batch, learning_rate=RATE, precision="bf16", seed=SEED)
-    job = Job(options.data, "an", train=train, backbone=options.backbone, image_size=size)
-    few = Draw(rows=min(1.0, WARM_UP * batch / len(pack.train)))
+    experiment = Experiment(
+        "an",
+        train=train,
+        data=pack.name,
+        draw=LabelDraw(),
+        validation="full",
+        backbone=options.backbone,
+        image_size=size,
+    )
+    few = LabelDraw(rows=min(1.0, WARM_UP * batch / len(pack.train)))
     with tempfile.TemporaryDirectory() as passing:
         cache = options.cache or Path(passing)
         decoding, decoded = decode(pack, size, cache)
         print(f"{'decoding, once':20}{decoding:9.1f} s  measured on {decoded:,} of {len(pack):,} images", flush=True)
-        start, _ = run_ours(pack, replace(job, train=replace(train, epochs=1), draw=few), cache, device)
+        start, _ = run_ours(pack, replace(experiment, train=replace(train, epochs=1), draw=few), cache, device)
         print(f"{'a first short run':20}{start:9.1f} s", flush=True)
-        ours, row = run_ours(pack, job, cache, device)
+        ours, row = run_ours(pack, experiment, cache, device)
     print(
         f"{'ours':20}{ours:9.1f} s  {row['seconds']:.1f} s of it training and validation, at "
         f"{row['rows_per_second']:,.0f} rows/s; epoch {row['best_epoch']} of {epochs}: {maps(row)}",

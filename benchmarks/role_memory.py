@@ -104,16 +104,15 @@ def compare(options: argparse.Namespace) -> None:
 
 def accuracy(options: argparse.Namespace) -> None:
     """Test mAP on features in the linear protocol; learning rate and batch size are chosen by validation."""
-    from spml.bench.linear import BATCH_SIZES, LinearData, linear_grid
-    from spml.data.formats.pack import load_pack
+    from heads_grid import heads_grid
+    from spml.data import open_data
 
     rates = tuple(float(part) for part in options.learning_rates.split(","))
     start = time.perf_counter()
-    rows = linear_grid(
-        LinearData.from_pack(load_pack(options.data)),
-        METHODS,
+    rows = heads_grid(
+        open_data(options.data, features=True),
+        {name: {} for name in METHODS},
         learning_rates=rates,
-        batch_sizes=BATCH_SIZES,
         seeds=(0, 1, 2),
         epochs=options.epochs,
         k=options.k,

@@ -20,7 +20,8 @@ from spml.errors import InputError
 from spml.estimator import SinglePositiveClassifier
 from spml.labels import Labels
 from spml.metrics import mean_average_precision
-from spml.train.linear import HeadSpec, train_heads
+from spml.train.experiment import Experiment
+from spml.train.linear import train_heads
 
 NOT_EXCLUSIVE = "labels do not exclude each other; each has its own probability"
 EXPECTED_FAILURES = {
@@ -83,7 +84,7 @@ def test_fit_equals_train_heads(data: Data) -> None:
     fitted = classifier().fit(data.X, data.y)
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     labels = Labels.from_indices(data.y, list("abcde"))
-    (head,) = train_heads(data.X, labels, [HeadSpec("wan", {}, 1e-2, 16, seed)], epochs=5, progress=False)
+    (head,) = train_heads(data.X, labels, [Experiment.linear("wan", {}, 1e-2, 16, seed, epochs=5)], progress=False)
     np.testing.assert_allclose(fitted.coef_, head.weight.T, atol=1e-6)
     np.testing.assert_allclose(fitted.decision_function(data.X), head.score(data.X), atol=1e-4)
 
@@ -210,10 +211,10 @@ def test_matrix_without_zeros_gives_full_labels(data: Data) -> None:
     [
         ({"method": "epr"}, "'epr' needs k"),
         ({"method": "nothing"}, "No method named 'nothing'"),
-        ({"method": "lac"}, "'lac' is made for the head 'label-wise'"),
+        ({"method": "lac"}, "'lac' needs the head 'label-wise'"),
         ({"method": "bce"}, "'bce' needs full labels"),
         ({"settings": {"colour": 1}}, "'wan' has no setting 'colour'"),
-        ({"learning_rate": -1.0}, "learning_rate must be above 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be a finite number above 0"),
         ({"validation_fraction": 1.0}, "validation_fraction must be"),
         ({"early_stopping": 2}, "early_stopping needs validation"),
     ],

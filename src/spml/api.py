@@ -28,7 +28,7 @@ from spml.recover import recover as recover_labels
 from spml.recover.labelled import read_labelled
 from spml.runs.folder import RunFolder, check_output_path, open_run
 from spml.runs.outputs import RUN_FILES, check_overwrite, check_results_folder
-from spml.train.job import TrainJob, train_job
+from spml.train.train_data import train_data
 
 FilePath = str | PathLike[str]
 Float32 = npt.NDArray[np.float32]
@@ -110,11 +110,13 @@ def train(
     """
     if isinstance(data, Dataset) and options:
         raise InputError(f"option {next(iter(options))!r} is for a path: pass it to `spml.open_data`")
-    job = TrainJob(
-        data=data if isinstance(data, Dataset) else os.fspath(data),
-        options={name: _absolute(name, value) for name, value in options.items() if value is not None},
+    check_results_folder(Path(out), "run.json", RUN_FILES)
+    report: Callable[[str], None] = print if progress and os.environ.get("RANK", "0") == "0" else lambda text: None
+    train_data(
+        data if isinstance(data, Dataset) else os.fspath(data),
+        Path(out),
         method=method,
-        settings=dict(settings or {}),
+        settings=settings,
         model=model,
         head=head,
         size=size,
@@ -125,10 +127,10 @@ def train(
         seed=seed,
         device=device,
         track=track,
+        say=report,
+        progress=progress,
+        **{name: _absolute(name, value) for name, value in options.items() if value is not None},
     )
-    check_results_folder(Path(out), "run.json", RUN_FILES)
-    report: Callable[[str], None] = print if progress and os.environ.get("RANK", "0") == "0" else lambda text: None
-    train_job(job, Path(out), say=report, progress=progress)
     return load(out, device=device)
 
 

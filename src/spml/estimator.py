@@ -17,7 +17,8 @@ from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.metrics import mean_average_precision
-from spml.train.linear import FeatureRows, HeadSpec, train_heads
+from spml.train.experiment import Experiment
+from spml.train.linear import FeatureRows, train_heads
 
 Float64 = npt.NDArray[np.float64]
 
@@ -148,7 +149,16 @@ class SinglePositiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         self.learning_rate_ = _default_learning_rate(X) if self.learning_rate == "auto" else self.learning_rate
-        spec = HeadSpec(self.method, self.settings or {}, self.learning_rate_, self.batch_size, seed)
+        experiment = Experiment.linear(
+            self.method,
+            self.settings or {},
+            self.learning_rate_,
+            self.batch_size,
+            seed,
+            epochs=self.epochs,
+            early_stopping=1 if self.early_stopping == "first-drop" else self.early_stopping,
+            k=self.k,
+        )
         if not 0 <= self.validation_fraction < 1:
             raise InputError(f"validation_fraction must be at least 0 and below 1, not {self.validation_fraction}")
         held_out = round(self.validation_fraction * len(labels))
@@ -158,12 +168,9 @@ class SinglePositiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         (result,) = train_heads(
             FeatureRows(store, training),
             labels.subset(training),
-            [spec],
-            epochs=self.epochs,
+            [experiment],
             validation=(FeatureRows(store, held), labels.subset(held)) if held_out else None,
-            k=self.k,
             device=self.device,
-            early_stopping=self.early_stopping,
             progress=self.verbose,
         )
         # In double precision, the scores of a row do not depend on the other rows of a call.

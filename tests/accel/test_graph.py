@@ -12,8 +12,8 @@ from spml.runs.log import read_log
 from spml.testing.tiny import tiny_examples
 from spml.train.accelerator import EagerAccelerator
 from spml.train.examples import Examples
-from spml.train.job import TrainJob, train_job
 from spml.train.settings import TrainSettings
+from spml.train.train_data import train_data
 from spml.train.trainer import Trainer
 
 pytest.importorskip("spml.accel")
@@ -98,8 +98,8 @@ def test_heads_on_features_equal_those_of_a_cpu(name, tmp_path):
     np.save(tmp_path / "y.npy", index)
     ends = []
     for device in ("cpu", "cuda"):
-        job = TrainJob(str(tmp_path / "x.npy"), {"labels": str(tmp_path / "y.npy")}, name, k=1.5, device=device)
-        best = train_job(job, tmp_path / device, say=lambda text: None, progress=False)
+        options = {"k": 1.5, "device": device, "labels": tmp_path / "y.npy", "say": str, "progress": False}
+        best = train_data(tmp_path / "x.npy", tmp_path / device, method=name, **options)
         ends.append((best["score"], read_tensors(tmp_path / device / "best.safetensors")[0]["linear.weight"]))
     assert ends[0][0] == pytest.approx(ends[1][0], abs=0.02)
     torch.testing.assert_close(ends[0][1], ends[1][1], rtol=1e-2, atol=1e-3)

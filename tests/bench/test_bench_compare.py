@@ -19,9 +19,9 @@ from spml.bench.compare import (
     table_rows,
 )
 from spml.bench.compare import write_csv as write_rows
-from spml.bench.protocols import Cell, Paper, PaperValue, make_protocol
-from spml.bench.search import Outcome, seeded
-from spml.bench.trials import Trial
+from spml.bench.protocols import Paper, PaperValue, Search, make_protocol
+from spml.bench.search import RunResult
+from spml.train.experiment import Experiment
 
 
 def line(method, scores, classes=(), paper=None, reference=False):
@@ -76,23 +76,23 @@ def test_what_cannot_be_paired_or_does_not_differ():
     assert paired_test(line("a", [80.0], [1.0]), apart) is None  # no common seed
 
 
-def outcomes(measure="test_map"):
+def run_results(measure="test_map"):
     made = []
     for method, scores in {"bce": [0.90, 0.92], "an": [0.80, 0.82], "em": [0.85, 0.84]}.items():
-        base = Trial("voc12", method, method)
-        cell = Cell(base, {"train.learning_rate": (1e-3, 1e-4)})
+        base = Experiment(method, data="voc12")
+        search = Search(base, {"train.learning_rate": (1e-3, 1e-4)})
         for seed, score in enumerate(scores):
             row = {measure: score, "validation_map": score, "test_ap": [score - 0.1, score + 0.05]}
-            made.append(Outcome(cell, seeded(base.changed({"train.learning_rate": 1e-3}), seed), row, True))
+            made.append(RunResult(search, base.changed({"train.learning_rate": 1e-3}).seeded(seed), row, True))
         row = {measure: 0.99, "validation_map": 0.1}
-        made.append(Outcome(cell, seeded(base.changed({"train.learning_rate": 1e-4}), 0), row, False))
+        made.append(RunResult(search, base.changed({"train.learning_rate": 1e-4}).seeded(0), row, False))
     return made
 
 
 def test_table_compares_our_mean_with_the_papers_number(tmp_path, monkeypatch):
     papers = {("linear", "an", "voc12"): PaperValue(84.2, None), ("linear", "em", "voc12"): PaperValue(80.0, 0.3)}
     monkeypatch.setattr(compare, "paper_values", lambda paper, measure: papers)
-    lines = lines_of(outcomes(), Paper("cole2021", "1", "linear"))
+    lines = lines_of(run_results(), Paper("cole2021", "1", "linear"))
     rows = {row["method"]: row for row in table_rows(lines)}
     assert rows["an"]["mean"] == pytest.approx(81.0)
     assert rows["an"]["sd"] == pytest.approx(math.sqrt(2), abs=1e-3)
@@ -119,9 +119,9 @@ def test_who_draws_more_than_a_positive_is_a_reference(draw):
     given = {**draw, "rows": 0.5}
     table = {"title": "t", "kind": "linear", "data": {"d": {}}, "methods": {"more": {"method": "an", "draw": given}}}
     protocol = make_protocol("own", table | {"draw": {"by": "class", "seed": 3}})
-    more, one = (protocol.cell(name, "d", "none") for name in ("more", "an"))
+    more, one = (protocol.search_of(name, "d", "none") for name in ("more", "an"))
     assert (more.base.reference, one.base.reference) == (True, False)
-    made = [Outcome(cell, cell.base, {"test_map": score}, True) for cell, score in ((more, 0.9), (one, 0.8))]
+    made = [RunResult(search, search.base, {"test_map": score}, True) for search, score in ((more, 0.9), (one, 0.8))]
     lines = lines_of(made)
     assert best_of(lines, "d").method == "an"
     assert [row[0] for row in shown_rows(lines)[1]] == ["more*", "an"]
@@ -139,15 +139,15 @@ def test_where_all_are_references_the_best_of_them_is_compared_with():
 
 
 def test_classes_are_tested_by_what_is_compared():
-    lines = lines_of(outcomes("recovery_map"), measure="recovery_map")
+    lines = lines_of(run_results("recovery_map"), measure="recovery_map")
     assert {row["p"] for row in table_rows(lines)} == {""}  # there is a score of every class for test mAP alone
 
 
 def test_varied_value_names_the_papers_column(monkeypatch):
     made = []
     for name in ("resnet34.tv_in1k", "resnet101.tv_in1k"):
-        base = Trial("voc12", "em", "em", backbone=name)
-        made.append(Outcome(Cell(base, {}, "backbone", name), base, {"test_map": 0.88}, True))
+        base = Experiment("em", data="voc12", backbone=name)
+        made.append(RunResult(Search(base, {}, "backbone", name), base, {"test_map": 0.88}, True))
     papers = {
         ("resnet34", "em", "voc12"): PaperValue(86.58, 0.25),
         ("resnet101", "em", "voc12"): PaperValue(88.8, 0.11),

@@ -11,7 +11,6 @@ import pytest
 from spml.bench import quickstart
 from spml.bench.protocols import load_protocol, make_protocol, paper_values, shipped
 from spml.bench.studies import load_study
-from spml.bench.trials import grid_points
 from spml.errors import InputError
 from spml.methods import METHODS
 
@@ -27,12 +26,11 @@ def study_sides(name):
 @pytest.mark.parametrize("name", shipped("protocols"))
 def test_every_shipped_protocol_is_whole(name):
     protocol = load_protocol(name)
-    cells = list(protocol.cells(list(protocol.data), protocol.entries(), "grid"))
-    assert len(cells) == len(protocol.data) * len(protocol.methods)
-    for cell in cells:
-        for point in grid_points(cell.space):  # every point of every grid is a trial that can be made
-            trial = cell.base.changed(point)
-            METHODS[trial.method](**trial.settings)
+    searches = protocol.searches(list(protocol.data), protocol.entries(), "grid")
+    assert len(searches) == len(protocol.data) * len(protocol.methods)
+    for search in searches:
+        for experiment in search.points():  # every point of every grid is valid
+            METHODS[experiment.method](**experiment.settings)
     if protocol.paper:
         found = paper_values(protocol.paper)
         assert found
@@ -44,20 +42,20 @@ def test_every_shipped_protocol_is_whole(name):
 def test_every_shipped_study_is_whole(name, side):
     study = load_study(name, features=side == "features")
     data = next(iter(study.protocol.data))
-    cells = study.cells([data], study.run, study.protocol.search)
-    assert len(cells) >= len(study.run)
+    searches = study.searches([data], study.run, study.protocol.search)
+    assert len(searches) >= len(study.run)
     assert study.where
-    for cell in cells:
-        METHODS[cell.base.method](**cell.base.settings)
+    for search in searches:
+        METHODS[search.base.method](**search.base.settings)
     if study.protocol.paper:
         values = paper_values(study.protocol.paper, study.y[0])
-        assert {method for _, method, _ in values} >= {cell.base.entry for cell in cells}
+        assert {method for _, method, _ in values} >= {search.base.entry for search in searches}
 
 
 def test_the_scenes_are_trained_on_as_in_the_quickstart():
-    trial = load_protocol("scenes").cell("auto", "scenes", "none").base
-    assert trial.train == quickstart.SETTINGS
-    assert trial.backbone == "small"
+    experiment = load_protocol("scenes").search_of("auto", "scenes", "none").base
+    assert experiment.train == quickstart.SETTINGS
+    assert experiment.backbone == "small"
 
 
 def test_settings_in_every_file_say_where_they_stand():
@@ -113,8 +111,8 @@ def test_the_pages_examples_are_files_that_load(tmp_path: Path):
     protocol, study = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "protocol.toml").write_text(protocol)
     (tmp_path / "study.toml").write_text(study)
-    assert load_protocol(str(tmp_path / "protocol.toml")).cell("em-twice", "photos", "grid").base.method == "em"
-    assert len(load_study(str(tmp_path / "study.toml"), features=True).cells(["voc12"], ["an-ls"], "none")) == 4
+    assert load_protocol(str(tmp_path / "protocol.toml")).search_of("em-twice", "photos", "grid").base.method == "em"
+    assert len(load_study(str(tmp_path / "study.toml"), features=True).searches(["voc12"], ["an-ls"], "none")) == 4
 
 
 def small(**changes):
@@ -163,12 +161,12 @@ def small(**changes):
         ),
         ({"kind": "finetune", "train": {"views": {"flip": 2}}}, "own: train: flip is 2"),
         ({"draw": {"rows": "half"}}, "own: draw: rows must be a number, not 'half'"),
-        ({"draw": {"rows": 2}}, "own: draw.rows is a share"),
-        ({"draw": {"positives": -1}}, "own: draw.positives is a number of labels, 0 or more, not -1"),
-        ({"draw": {"seed": -1}}, "own: draw.seed is a whole number from 0"),
-        ({"draw": {"drop": 1.0}}, "own: draw.drop is a share from 0 and below 1, not 1.0"),
-        ({"draw": {"strength": 2.0}}, "own: draw.strength is the power of what draw.by names: give draw.by"),
-        ({"methods": {"an": {"draw": {"seed": -1}}}}, "own: methods.an: draw.seed is a whole number"),
+        ({"draw": {"rows": 2}}, "own: draw.rows must be a share"),
+        ({"draw": {"positives": -1}}, "own: draw.positives must be 0 or more labels, not -1"),
+        ({"draw": {"seed": -1}}, "own: draw.seed must be a whole number from 0"),
+        ({"draw": {"drop": 1.0}}, "own: draw.drop must be a share of at least 0 and below 1, not 1.0"),
+        ({"draw": {"strength": 2.0}}, "own: draw.strength has no effect on a uniform draw"),
+        ({"methods": {"an": {"draw": {"seed": -1}}}}, "own: methods.an: draw.seed must be a whole number"),
         ({"data": {"d": {"k": -1.5}}}, "own: data.d: k must be a number above 0, not -1.5"),
         ({"data": {"d": {"k": math.nan}}}, "own: data.d: k must be a number above 0, not nan"),
         ({"grid": {"train": {"learning_rate": [math.inf]}}}, "own: grid: .*learning_rate must be a finite number"),
@@ -213,9 +211,9 @@ def test_none_is_none_in_every_table():
         draw={"drop": 0.5},
         methods={"an": {"head": "none", "train": {"averaging": "none"}, "draw": {"drop": "none"}}},
     )
-    cell = make_protocol("own", table).cell("an", "d", "grid")
-    assert (cell.base.head, cell.base.train.averaging, cell.base.draw.drop) == (None, None, None)
-    assert [cell.base.changed(point).train.clip for point in grid_points(cell.space)] == [None, 1.0]
+    search = make_protocol("own", table).search_of("an", "d", "grid")
+    assert (search.base.head, search.base.train.averaging, search.base.draw.drop) == (None, None, None)
+    assert [experiment.train.clip for experiment in search.points()] == [None, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -224,11 +222,11 @@ def test_none_is_none_in_every_table():
 )
 def test_a_head_on_features_is_linear(given):
     protocol = make_protocol("own", small(methods={"an": given, "em": {"head": "linear"}}))
-    assert protocol.cell("em", "d", "none").base.features
+    assert protocol.search_of("em", "d", "none").base.features
     with pytest.raises(InputError, match="own: an: on features every head is linear"):
-        protocol.cell("an", "d", "none")
+        protocol.search_of("an", "d", "none")
     with pytest.raises(InputError, match=r"grid: settings\.entropy_weight must be a number"):
-        make_protocol("own", small(grid={"settings": {"entropy_weight": ["big"]}})).cell("em", "d", "grid")
+        make_protocol("own", small(grid={"settings": {"entropy_weight": ["big"]}})).search_of("em", "d", "grid")
 
 
 def test_missing_files_methods_and_data():
@@ -260,17 +258,25 @@ def test_what_a_paper_tells_is_searched_only_on_demand():
     }
     table = small(grid={"train": {"learning_rate": [0.1, 0.01]}}, methods={"em": em})
     protocol = make_protocol("own", table)
-    assert protocol.cell("em", "d", "published").space == {"train.learning_rate": (0.1, 0.01)}
-    assert protocol.cell("em", "d", "none").space == {}
-    assert len(list(grid_points(protocol.cell("em", "d", "grid").space))) == 4
-    assert protocol.cell("em", "d", "none").base.settings == {"entropy_weight": 0.3}
-    assert protocol.cell("em", "d", "none").base.k == 1.5
+    assert protocol.search_of("em", "d", "published").space == {"train.learning_rate": (0.1, 0.01)}
+    assert protocol.search_of("em", "d", "none").space == {}
+    assert len(protocol.search_of("em", "d", "grid").points()) == 4
+    assert protocol.search_of("em", "d", "none").base.settings == {"entropy_weight": 0.3}
+    assert protocol.search_of("em", "d", "none").base.k == 1.5
 
 
 def test_zhou_on_cub_is_as_their_table_5_says():
-    trial = load_protocol("zhou2022").cell("em-apl", "cub", "published").base
-    assert (trial.train.batch_size, trial.train.learning_rate, trial.train.early_stopping) == (8, 1e-4, 1)
-    assert (trial.settings["entropy_weight"], trial.settings["soft_weight"], trial.settings["warm_up"]) == (
+    experiment = load_protocol("zhou2022").search_of("em-apl", "cub", "published").base
+    assert (experiment.train.batch_size, experiment.train.learning_rate, experiment.train.early_stopping) == (
+        8,
+        1e-4,
+        1,
+    )
+    assert (
+        experiment.settings["entropy_weight"],
+        experiment.settings["soft_weight"],
+        experiment.settings["warm_up"],
+    ) == (
         0.01,
         0.4,
         3,
@@ -279,13 +285,13 @@ def test_zhou_on_cub_is_as_their_table_5_says():
 
 def test_studies_vary_one_thing_at_a_time():
     study = load_study("lasd-parameters", features=True)
-    cells = study.cells(["voc12"], study.run, "none")
-    leverages = [c.base.settings["positive_leverage"] for c in cells if c.varied == "settings.positive_leverage"]
+    searches = study.searches(["voc12"], study.run, "none")
+    leverages = [c.base.settings["positive_leverage"] for c in searches if c.varied == "settings.positive_leverage"]
     assert leverages == [0.01, 0.05, 0.1, 0.2, 0.5, 1.0]
-    assert {c.base.settings["positive_leverage"] for c in cells if c.varied == "settings.threshold"} == {0.1}
-    budget = load_study("label-budget", features=True).cells(["voc12"], ["an"], "none")
-    assert [cell.base.draw.rows for cell in budget] == [m / 10 for m in range(1, 11)]
-    by_data = load_study("misspecified-k", features=True).cells(["voc12", "cub"], ["role"], "none")
+    assert {c.base.settings["positive_leverage"] for c in searches if c.varied == "settings.threshold"} == {0.1}
+    budget = load_study("label-budget", features=True).searches(["voc12"], ["an"], "none")
+    assert [search.base.draw.rows for search in budget] == [m / 10 for m in range(1, 11)]
+    by_data = load_study("misspecified-k", features=True).searches(["voc12", "cub"], ["role"], "none")
     assert [c.base.settings["k"] for c in by_data if c.base.data == "cub"][-1] == 37.8
 
 
@@ -336,10 +342,10 @@ def test_what_is_wrong_in_a_study_is_said(tmp_path: Path):
         ("train.epochs = [0]", "own: vary: epochs must be at least 1"),
         ("settings.alpha = [1]", "own: an: method 'an' has no setting 'alpha'"),
         ("k = [1.0, 2.0]", "own: vary.k would make equal rows: k is not used by an"),
-        ("draw.strength = [0.0, 2.0]", "own: vary: draw.strength is the power"),
+        ("draw.strength = [0.0, 2.0]", "own: vary: draw.strength has no effect"),
     ):
         with pytest.raises(InputError, match=message):
-            study(f"{good}[vary]\n{varied}\n").cells(["voc12"], ["an"], "none")
+            study(f"{good}[vary]\n{varied}\n").searches(["voc12"], ["an"], "none")
     on_features = good.replace("images", "features").replace("voc12-lite2", "features")
     for varied in ("head = ['linear', 'label-wise']", "head_settings.dropout = [0.0, 0.1]"):
         with pytest.raises(

@@ -10,10 +10,11 @@ import time
 import pytest
 from test_bench_protocols import study_sides
 
-from spml.bench import origin, packs, trials
+from spml.bench import data, origin, runner
+from spml.bench.data import DataSource
 from spml.bench.protocols import load_protocol, shipped
+from spml.bench.runner import Runner
 from spml.bench.search import Optuna, execute
-from spml.bench.trials import Runner, Source
 from spml.runs.folder import open_run
 from support.bench_pack import FINETUNE, LINEAR, write_pack
 from support.command import run
@@ -41,13 +42,13 @@ def spml(monkeypatch, capsys):
 def trained(monkeypatch):
     """How many heads were trained, in each call."""
     calls = []
-    original = trials.train_heads
+    original = runner.train_heads
 
     def counted(features, labels, specs, **options):
         calls.append(len(specs))
         return original(features, labels, specs, **options)
 
-    monkeypatch.setattr(trials, "train_heads", counted)
+    monkeypatch.setattr(runner, "train_heads", counted)
     return calls
 
 
@@ -87,7 +88,7 @@ def test_a_protocol_from_its_file_to_the_report(spml, pack, protocol, tmp_path, 
     assert report.count('class="point ') == 4  # two methods, two seeds
     assert report.count('class="ring"') == 2  # and the paper's numbers
     assert "Validation mAP" in report
-    assert "Gain by label" in report  # the comparison of runs is part of it
+    assert "Gain per class" in report  # the comparison of runs is part of it
     assert len(list((out / "runs").glob("*.safetensors"))) == 4  # weights of the chosen heads alone
 
     trained.clear()
@@ -170,8 +171,8 @@ def test_given_features_are_of_no_other_network(pack, tmp_path, spml):
     protocol.write_text(LINEAR)
     for varied in ('backbone = ["small", "small-nf"]', "image_size = [32, 64]"):
         path.write_text(f'title = "t"\n[features]\nprotocol = "tiny.toml"\nrun = ["an"]\n[vary]\n{varied}\n')
-        for data in (pack, pack / "features.npy"):
-            code, text = spml(path, "--features", "--data", f"voc12={data}", "--dry-run")
+        for place in (pack, pack / "features.npy"):
+            code, text = spml(path, "--features", "--data", f"voc12={place}", "--dry-run")
             assert code == 2
             assert f"voc12: {varied.split()[0]} cannot be varied on the features of features.npy" in text
             assert text.count("\n") == 1
@@ -189,8 +190,8 @@ def test_images_with_linear_init_and_draws(spml, pack, tmp_path, monkeypatch):
     assert 32 < int(found["iu"]["labels"]) <= 64  # and where there is one, a negative
     assert all(0 < float(row["test_map"]) <= 1 and 0 <= float(row["test_npv"]) <= 1 for row in found.values())
     assert {row["test"] for row in rows(out / "pairs.csv")} == {"Wilcoxon over 3 classes"}
-    assert "Gain by label" in (out / "report.html").read_text()
-    monkeypatch.setattr(trials, "run_jobs", lambda *_, **__: pytest.fail("a job ran twice"))
+    assert "Gain per class" in (out / "report.html").read_text()
+    monkeypatch.setattr(runner, "run_experiment", lambda *_, **__: pytest.fail("an experiment ran twice"))
     assert spml(*command)[0] == 0
 
 
@@ -267,20 +268,17 @@ def test_every_protocol_and_study_dry_runs(spml, pack, tmp_path):
 
 
 def test_the_built_in_scenes_need_no_file(spml, monkeypatch, tmp_path):
-    monkeypatch.setattr(packs, "QUICKSTART", {"train": 60, "test": 20})
-    packs._built_in.cache_clear()
+    monkeypatch.setattr(data, "QUICKSTART", {"train": 60, "test": 20})
+    data._opened.cache_clear()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenes").mkdir()  # and are not taken for a folder
     few = ("--methods", "an,bce", "--seeds", "0", "--device", "cpu", "--set", "train.epochs=1")
     code, text = spml("scenes", *few, "--out", "out")
-    packs._built_in.cache_clear()
+    data._opened.cache_clear()
     assert code == 0, text
     assert [row["labels"] for row in rows(tmp_path / "out" / "runs.csv")] == ["48", "480"]
     (folder,) = (tmp_path / "out" / "runs").glob("an-*")
-    assert open_run(folder).source == {"path": "scenes", "options": {"train": 60, "test": 20}}
-    code, text = spml("scenes", "--set", "image_size=64", *few, "--out", "out")
-    assert code == 2
-    assert "48 pixels" in text
+    assert open_run(folder).source == {"path": "scenes", "options": {"train": 60, "test": 20, "size": 48}}
     code, text = spml("scenes", "--data", "scenes=./scenes", *few, "--out", "out")
     assert code == 2
     assert str(tmp_path / "scenes") in text
@@ -308,7 +306,7 @@ def test_what_nobody_knows_the_labels_of_is_left_out(spml, tmp_path, protocol):
         (["lasd", "--data", "voc12=PACK", "--data", "voc12=/tmp", "--dry-run"], "--data voc12=… is given 2 times"),
         (["lasd", "--data", "voc12=PACK", "--device", "tpu", "--dry-run"], "device must be auto, cpu or cuda"),
         (["lasd", "--data", "voc12", "--dry-run"], "not of the form name=path"),
-        (["lasd", "--data", "voc12=/nowhere", "--dry-run"], "there is no file or folder /nowhere"),
+        (["lasd", "--data", "voc12=/nowhere", "--dry-run"], "no file or folder /nowhere"),
         (["nothing", "--data", "voc12=PACK", "--out", "x"], "No protocol or study 'nothing'"),
         (["lasd", "--data", "voc12=PACK"], "--out DIR"),
         (["lasd", "--data", "voc=PACK", "--dry-run"], "has no data set 'voc'"),
@@ -438,7 +436,7 @@ def test_a_storage_that_goes_away_in_the_search_is_one_sentence(spml, pack, prot
     assert code == 2
     last = text.splitlines()[-1]
     assert last.startswith(f"spml: --storage sqlite:///{storage} no longer answers (")
-    assert last.endswith("the same command goes on where it was")
+    assert last.endswith("the run the same command to resume")
     assert "Traceback" not in text
 
 
@@ -455,7 +453,8 @@ from pathlib import Path
 import optuna
 from spml.bench.protocols import load_protocol
 from spml.bench.search import Optuna, execute
-from spml.bench.trials import Runner, Source
+from spml.bench.data import DataSource
+from spml.bench.runner import Runner
 protocol, pack, storage, out = sys.argv[1:]
 get_trials, seen = optuna.Study.get_trials, []
 def noted(*arguments, **options):  # the last it asks for are those it chooses from
@@ -464,10 +463,10 @@ def noted(*arguments, **options):  # the last it asks for are those it chooses f
     return found
 optuna.Study.get_trials = noted
 loaded = load_protocol(protocol)
-cells = [loaded.cell("an", "voc12", "grid")]
-runner = Runner([Source("voc12", Path(pack))], Path(out), device="cpu")
+cells = [loaded.search_of("an", "voc12", "grid")]
+runner = Runner([DataSource("voc12", Path(pack))], Path(out), device="cpu")
 outcomes = execute(cells, (0,), runner, "first seed", Optuna(8, storage, 1))
-chosen = [[o.trial.train.learning_rate, o.trial.train.batch_size] for o in outcomes if o.chosen]
+chosen = [[o.experiment.train.learning_rate, o.experiment.train.batch_size] for o in outcomes if o.chosen]
 print(json.dumps([chosen, seen]))
 """
 
@@ -476,8 +475,10 @@ def test_two_machines_share_one_search(pack, protocol, tmp_path):
     optuna = pytest.importorskip("optuna")
     storage = f"sqlite:///{tmp_path / 'search.db'}"
     loaded = load_protocol(str(protocol))
-    runner = Runner([Source("voc12", pack)], tmp_path / "first", device="cpu")
-    execute([loaded.cell("an", "voc12", "grid")], (0,), runner, "first seed", Optuna(1, storage, 1))  # makes the tables
+    runner = Runner([DataSource("voc12", pack)], tmp_path / "first", device="cpu")
+    execute(
+        [loaded.search_of("an", "voc12", "grid")], (0,), runner, "first seed", Optuna(1, storage, 1)
+    )  # makes the tables
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     machines = [
         subprocess.Popen(
@@ -505,10 +506,10 @@ def test_two_machines_share_one_search(pack, protocol, tmp_path):
     # Both see the scores of all but a trial that the other is still at, and the one who ends last those of all.
     assert max(seen, key=len) == complete
     assert all(len(scores) >= 8 and all(score in complete for score in scores) for scores in seen)
-    late = Runner([Source("voc12", pack)], tmp_path / "late", device="cpu")
-    (only,) = execute([loaded.cell("an", "voc12", "grid")], (0,), late, "first seed", Optuna(8, storage, 1))
+    late = Runner([DataSource("voc12", pack)], tmp_path / "late", device="cpu")
+    (only,) = execute([loaded.search_of("an", "voc12", "grid")], (0,), late, "first seed", Optuna(8, storage, 1))
     scores = {tuple(setting): score for *setting, score in complete}
-    assert scores[only.trial.train.learning_rate, only.trial.train.batch_size] == max(scores.values())
+    assert scores[only.experiment.train.learning_rate, only.experiment.train.batch_size] == max(scores.values())
 
 
 def test_dry_run_works_without_the_data(spml):

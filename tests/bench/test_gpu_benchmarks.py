@@ -10,7 +10,7 @@ import torch
 
 import protocol
 import steps
-from spml.bench.packs import open_pack
+from spml.data import open_data
 from spml.methods import METHODS, Clock
 from support.bench_pack import CLASSES, ROWS, TRAIN, write_pack
 
@@ -143,13 +143,13 @@ def test_the_protocol_and_its_published_style(tmp_path, monkeypatch, capsys, tab
 
 
 def test_the_published_style_learns_from_what_is_observed(tmp_path):
-    pack = open_pack(write_pack(tmp_path / "tiny"))
+    pack = open_data(write_pack(tmp_path / "tiny"))
     state = protocol.Published(pack, "small", 32, 8, 0, torch.device("cpu"))
     assert torch.equal(state.observed.sum(1), (torch.arange(ROWS) < TRAIN).float())
     before = [p.detach().clone() for p in state.network.parameters()]
-    seen, scores = state.go_through("val")
-    assert (seen == pack.val).all()
-    assert scores.shape == (len(pack.val), len(CLASSES))
+    seen, scores = state.go_through("validation")
+    assert (seen == pack.validation).all()
+    assert scores.shape == (len(pack.validation), len(CLASSES))
     assert all(torch.equal(a, b) for a, b in zip(before, state.network.parameters(), strict=True))
     seen, _ = state.go_through("train")
     assert sorted(seen) == pack.train.tolist()
@@ -159,9 +159,9 @@ def test_the_published_style_learns_from_what_is_observed(tmp_path):
 
 def test_scores_are_scikit_learns(tmp_path, monkeypatch):
     """Perfect scores give 1, but for a class without a positive, which counts 0."""
-    pack = open_pack(write_pack(tmp_path / "tiny"))
+    pack = open_data(write_pack(tmp_path / "tiny"))
     state = protocol.Published(pack, "small", 32, 8, 0, torch.device("cpu"))
-    monkeypatch.setattr(state, "go_through", lambda part: (pack.val, state.truth[pack.val].astype(float)))
-    assert state.mean_average_precision("val") == 1
+    monkeypatch.setattr(state, "go_through", lambda part: (pack.validation, state.truth[pack.validation].astype(float)))
+    assert state.mean_average_precision("validation") == 1
     state.truth[:, 0] = False
-    assert state.mean_average_precision("val") == pytest.approx(2 / 3)
+    assert state.mean_average_precision("validation") == pytest.approx(2 / 3)

@@ -58,7 +58,7 @@ def test_an_error_names_its_task():
 @pytest.mark.parametrize("dying", [0, 1])
 def test_a_killed_worker_is_said_and_the_other_ends(tmp_path, dying):
     tasks = [(str(tmp_path), number == dying) for number in range(2)]
-    with pytest.raises(InputError, match=r"one of 2 processes was killed.*fewer --workers"):
+    with pytest.raises(InputError, match=r"One of 2 workers was killed.*fewer --workers"):
         list(in_workers(end_abruptly_beside, tasks, ["an", "em"], device="cpu", workers=5))
     (other,) = tmp_path.iterdir()
     assert other.read_text() == "checkpoint"

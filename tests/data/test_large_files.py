@@ -43,7 +43,8 @@ from spml.runs.files import read_tensors
 from spml.runs.folder import RunFolder
 from spml.testing import contract as checks
 from spml.train.examples import Examples
-from spml.train.linear import HeadResult, HeadSpec, group, train_heads
+from spml.train.experiment import Experiment
+from spml.train.linear import HeadResult, group, train_heads
 from spml.train.linear import evaluator as judge
 from spml.train.settings import TrainSettings
 from spml.train.trainer import Trainer
@@ -71,9 +72,9 @@ def features() -> np.ndarray:
 
 
 def heads(features: np.ndarray, names: list[str]) -> list[HeadResult]:
-    specs = [HeadSpec(name, learning_rate=rate, batch_size=16) for name in names for rate in (1e-2, 1e-3)]
+    specs = [Experiment.linear(name, {}, rate, epochs=2, k=2.0) for name in names for rate in (1e-2, 1e-3)]
     tables = {"full_labels": full(), "negatives_labels": full()}
-    return train_heads(features, single(), specs, epochs=2, k=2.0, progress=False, **tables)
+    return train_heads(features, single(), specs, progress=False, **tables)
 
 
 @pytest.mark.parametrize("kind", ["entries", "rows"])
@@ -95,8 +96,8 @@ def test_training_in_parts_equals_training_at_once(
     parts = heads(features, names)
     assert max(b * c for _, b, c in shapes) <= 64
     for one, other in zip(parts, whole, strict=True):
-        torch.testing.assert_close(one.weight, other.weight, atol=2e-5, rtol=0, msg=one.spec.method)
-        torch.testing.assert_close(one.bias, other.bias, atol=2e-5, rtol=0, msg=one.spec.method)
+        torch.testing.assert_close(one.weight, other.weight, atol=2e-5, rtol=0, msg=one.experiment.method)
+        torch.testing.assert_close(one.bias, other.bias, atol=2e-5, rtol=0, msg=one.experiment.method)
 
 
 @pytest.mark.parametrize("name", SPLITS)
@@ -137,10 +138,10 @@ def test_evaluation_in_parts_equals_evaluation_at_once(
         matrix = truth.dense().copy()
         matrix[::3, ::2] = 0
         truth = Labels.from_matrix(matrix, truth.classes)
-    specs = [HeadSpec("an", learning_rate=rate, batch_size=16) for rate in (1e-2, 1e-3)]
+    specs = [Experiment.linear("an", {}, rate, epochs=3) for rate in (1e-2, 1e-3)]
 
     def trained() -> list[HeadResult]:
-        return train_heads(features, single(), specs, epochs=3, validation=(features, truth), progress=False)
+        return train_heads(features, single(), specs, validation=(features, truth), progress=False)
 
     whole = trained()
     wanted = average_precision(whole[0].score(features), truth.dense() > 0, mask=truth.dense() != 0)
@@ -522,11 +523,12 @@ def test_training_on_a_mapped_file_needs_little_memory(tmp_path: Path) -> None:
 import torch
 from spml.labels import Labels
 from spml.train import linear
+from spml.train.experiment import Experiment
 from spml.train.linear import rows
 rows.SMALL = 0
 labels = Labels.from_indices(np.arange(400_000) % 5, map(str, range(5)))
-warm = linear.train_heads(np.zeros((64, 256), np.float32), labels.subset(range(64)), [linear.HeadSpec("an")],
-                          epochs=1, progress=False)
+warm = linear.train_heads(np.zeros((64, 256), np.float32), labels.subset(range(64)),
+                          [Experiment.linear("an", epochs=1)], progress=False)
 before, most = own(), 0
 batch = rows.FeatureStore._dense
 def watched(self, rows):
@@ -534,7 +536,7 @@ def watched(self, rows):
     most = max(most, own())
     return batch(self, rows)
 rows.FeatureStore._dense = watched
-(head,) = linear.train_heads(sys.argv[1], labels, [linear.HeadSpec("an", batch_size=4096)], epochs=1, progress=False)
+(head,) = linear.train_heads(sys.argv[1], labels, [Experiment.linear("an", batch_size=4096, epochs=1)], progress=False)
 head.average_precision(sys.argv[1], labels)
 print(most - before)
 """
@@ -546,14 +548,15 @@ print(most - before)
 def test_many_classes_need_little_more_memory_than_weights_and_moments() -> None:
     code = """
 from spml.labels import Labels
-from spml.train.linear import HeadSpec, train_heads
+from spml.train.experiment import Experiment
+from spml.train.linear import train_heads
 classes, dim, batch = 40_000, 128, 256
 labels = Labels.from_indices(np.arange(batch), map(str, range(classes)))
 x = np.ones((batch, dim), np.float32)
-train_heads(x[:8], labels.subset(range(8)), [HeadSpec("an", batch_size=8)], epochs=1, progress=False)
+train_heads(x[:8], labels.subset(range(8)), [Experiment.linear("an", batch_size=8, epochs=1)], progress=False)
 Path("/proc/self/clear_refs").write_text("5")
 before = peak()
-train_heads(x, labels, [HeadSpec("an", batch_size=batch)], epochs=2, progress=False)
+train_heads(x, labels, [Experiment.linear("an", batch_size=batch, epochs=2)], progress=False)
 print(peak() - before, classes * dim * 4, classes * batch * 4)
 """
     held, weights, logits = in_child(code)

@@ -42,8 +42,8 @@ from spml.runs.files import write_tensors
 from spml.runs.folder import RunFolder, open_run
 from spml.train.examples import Examples
 from spml.train.finish import finish
-from spml.train.job import TrainJob, train_job
 from spml.train.settings import TrainSettings
+from spml.train.train_data import train_data
 from spml.train.trainer import Trainer
 
 EVIL_CLASS = "<script>window.hacked=1</script>"
@@ -772,8 +772,8 @@ def test_the_landscape_of_an_ensemble_sums_both_heads(tmp_path):
     draw = np.random.default_rng(0)
     np.save(tmp_path / "x.npy", draw.normal(size=(60, 6)).astype(np.float32))
     np.save(tmp_path / "y.npy", draw.integers(0, 3, 60))
-    job = TrainJob(str(tmp_path / "x.npy"), options={"labels": str(tmp_path / "y.npy")}, epochs=1, device="cpu")
-    train_job(job, tmp_path / "run", say=str, progress=False)
+    options = {"labels": tmp_path / "y.npy", "say": str, "progress": False}
+    train_data(tmp_path / "x.npy", tmp_path / "run", epochs=1, device="cpu", **options)
     run = open_run(tmp_path / "run")
     landscape = loss_landscape(run, 200, steps=3)
     known, rows = torch.from_numpy(run.labels.subset(run.train).dense()), torch.arange(len(run.train))

@@ -7,7 +7,7 @@ import pyarrow as pa
 from PIL import Image
 from pyarrow import parquet
 
-from spml.train.job import TrainJob, train_job
+from spml.train.train_data import train_data
 
 CLASSES = ("blue", "green", "red")
 
@@ -27,14 +27,14 @@ def train_runs(root):
         (root / "photos" / name).mkdir(parents=True)
         for number in range(12):
             (root / "photos" / name / f"{number}.png").write_bytes(photo(draw, channel))
-    job = TrainJob(str(root / "photos"), model="small", size=16, epochs=2, batch_size=8, device="cpu")
-    train_job(job, root / "on-images", say=lambda text: None, progress=False)
+    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "say": str, "progress": False}
+    train_data(root / "photos", root / "on-images", model="small", size=16, **options)
     single = draw.integers(0, 3, 90)
     features = (0.3 * draw.normal(size=(90, 5)) + np.eye(5)[single]).astype(np.float32)
     np.save(root / "x.npy", features)
     np.save(root / "y.npy", single)
-    job = TrainJob(str(root / "x.npy"), {"labels": str(root / "y.npy")}, epochs=2, batch_size=8, device="cpu")
-    train_job(job, root / "on-features", say=lambda text: None, progress=False)
+    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "say": str, "progress": False}
+    train_data(root / "x.npy", root / "on-features", labels=root / "y.npy", **options)
 
 
 def write_tables(root):

@@ -16,8 +16,9 @@ from spml.methods.base import Model
 from spml.models import Outputs, build_classifier
 from spml.train import soft_labels as looking
 from spml.train.examples import Examples
+from spml.train.experiment import Experiment
 from spml.train.head import head_for
-from spml.train.linear import HeadSpec, train_heads
+from spml.train.linear import train_heads
 from spml.train.pooled_features import pooled_features
 from spml.train.settings import TrainSettings
 from spml.train.soft_labels import FOLDS, cross_fitted_probes, probe_features, supports_probes
@@ -58,12 +59,11 @@ def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
     heads = cross_fitted_probes(FeatureStore(features), labels, seed=3, progress=False)
     fold = np.random.default_rng([3, 0xF01D]).permutation(80) % FOLDS
     outside, inside = np.flatnonzero(fold == 1), np.flatnonzero(fold != 1)
-    spec = HeadSpec("annotator-em", {}, looking.LEARNING_RATE, looking.BATCH_SIZE, 3)
+    probe = Experiment.linear("annotator-em", {}, looking.LEARNING_RATE, looking.BATCH_SIZE, 3, epochs=30)
     (alone,) = train_heads(
         features[inside],
         labels.subset(inside),
-        [spec],
-        epochs=30,
+        [probe],
         validation=(features[outside], labels.subset(outside)),
         progress=False,
     )

@@ -29,7 +29,8 @@ from spml.methods import method
 from spml.models import build_classifier
 from spml.train.accelerator import EagerAccelerator, choose_accelerator
 from spml.train.examples import Examples
-from spml.train.linear import HeadSpec, train_heads
+from spml.train.experiment import Experiment
+from spml.train.linear import train_heads
 from spml.train.settings import TrainSettings
 from spml.train.trainer import Trainer
 
@@ -44,7 +45,7 @@ trainer = Trainer(sys.argv[1], network, method("em"), examples, examples, TrainS
                   device="cpu", progress=False)
 assert trainer.fit()["epoch"] == 1
 features = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
-assert len(train_heads(features, labels, [HeadSpec("an")], epochs=1, progress=False)) == 1
+assert len(train_heads(features, labels, [Experiment.linear("an", epochs=1)], progress=False)) == 1
 print(float(sum(p.double().sum() for p in network.parameters())))
 """
 

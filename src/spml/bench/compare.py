@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from spml.bench.protocols import Paper, PaperValue, paper_values
-from spml.bench.search import Outcome
-from spml.bench.trials import Runner, Trial
+from spml.bench.runner import Runner
+from spml.bench.search import RunResult
 from spml.report.comparison import comparison, comparison_opening
 from spml.report.figures import Series, Spread, figure, line_chart, spreads
 from spml.report.markup import Html, join, tag
@@ -25,6 +25,7 @@ from spml.report.studies import StudyChart, studies_section
 from spml.report.tables import RunTables
 from spml.runs.files import write_text
 from spml.runs.folder import RunFolder
+from spml.train.experiment import Experiment
 
 MOST_PICTURED = 12  # runs that a report shows one by one
 
@@ -91,35 +92,37 @@ def paired_test(one: Line, other: Line) -> Paired | None:
 
 
 def lines_of(
-    outcomes: Iterable[Outcome],
+    results: Iterable[RunResult],
     paper: Paper | None = None,
     measure: str = "test_map",
 ) -> list[Line]:
     """The table's rows in the order of the runs, with the paper's numbers for this measure."""
     papers = paper_values(paper, measure)
-    grouped: dict[tuple[str, str, str, str], list[Outcome]] = {}
-    for outcome in outcomes:
-        if outcome.chosen and outcome.row.get(measure) is not None:
-            cell = outcome.cell
-            key = (cell.base.data, cell.base.entry, cell.varied, repr(cell.value))
-            grouped.setdefault(key, []).append(outcome)
+    grouped: dict[tuple[str, str, str, str], list[RunResult]] = {}
+    for result in results:
+        if result.chosen and result.row.get(measure) is not None:
+            search = result.search
+            key = (search.base.data, search.base.entry, search.varied, repr(search.value))
+            grouped.setdefault(key, []).append(result)
     lines = []
     for members in grouped.values():
         first = members[0]
-        cell, trial = first.cell, first.trial
+        search, experiment = first.search, first.experiment
         tables = [member.row["test_ap"] for member in members if measure == "test_map" and member.row.get("test_ap")]
         lines.append(
             Line(
-                data=trial.data,
-                method=trial.entry,
-                varied=cell.varied,
-                value=cell.value,
-                reference=trial.reference,
-                scores={member.trial.train.seed: 100 * float(member.row[measure]) for member in members},
+                data=experiment.data,
+                method=experiment.entry,
+                varied=search.varied,
+                value=search.value,
+                reference=experiment.reference,
+                scores={member.experiment.train.seed: 100 * float(member.row[measure]) for member in members},
                 classes=tuple((100 * np.mean(tables, axis=0)).tolist()) if len(tables) == len(members) else (),
-                paper=papers.get((cell.paper_setting(paper), trial.entry, trial.data)),
+                paper=papers.get((search.paper_setting(paper), experiment.entry, experiment.data)),
                 chosen=", ".join(
-                    f"{_short(key)} {_value(trial, key)}" for key, values in cell.space.items() if len(values) > 1
+                    f"{_short(key)} {_value(experiment, key)}"
+                    for key, values in search.space.items()
+                    if len(values) > 1
                 ),
             )
         )
@@ -131,9 +134,9 @@ def _short(key: str) -> str:
     return {"learning_rate": "rate", "batch_size": "batch"}.get(name, name)
 
 
-def _value(trial: Trial, key: str) -> Any:
+def _value(experiment: Experiment, key: str) -> Any:
     table, _, name = key.partition(".")
-    found = getattr(trial, table)
+    found = getattr(experiment, table)
     return found[name] if isinstance(found, dict) else getattr(found, name)
 
 
@@ -231,9 +234,9 @@ def markdown(title: str, header: Sequence[str], cells: Sequence[Sequence[str]], 
     return "\n".join([f"# {title}", "", *rows, "", *(f"- {note}" for note in notes if note)]) + "\n"
 
 
-def explain_diverged(outcomes: Sequence[Outcome]) -> str:
+def explain_diverged(results: Sequence[RunResult]) -> str:
     """A sentence on the entries of which even what was chosen is not finite."""
-    lost = dict.fromkeys(outcome.trial.entry for outcome in outcomes if outcome.chosen and outcome.row.get("diverged"))
+    lost = dict.fromkeys(result.experiment.entry for result in results if result.chosen and result.row.get("diverged"))
     if not lost:
         return ""
     return (
@@ -242,25 +245,25 @@ def explain_diverged(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def run_rows(outcomes: Sequence[Outcome], made: Mapping[str, str], title: str) -> list[dict[str, Any]]:
+def run_rows(results: Sequence[RunResult], made: Mapping[str, str], title: str) -> list[dict[str, Any]]:
     """Every run, whether chosen or not, with what made it."""
     rows = []
-    for outcome in outcomes:
-        trial = outcome.trial
-        row = {key: value for key, value in outcome.row.items() if not isinstance(value, list)}
+    for result in results:
+        experiment = result.experiment
+        row = {key: value for key, value in result.row.items() if not isinstance(value, list)}
         rows.append(
             {
                 "bench": title,
-                "data": trial.data,
-                "method": trial.entry,
-                "varied": outcome.cell.varied,
-                "value": "" if outcome.cell.value is None else outcome.cell.value,
-                "settings": json.dumps(trial.settings),
-                "learning_rate": trial.train.learning_rate,
-                "batch_size": trial.train.batch_size,
-                "epochs": trial.train.epochs,
-                "seed": trial.train.seed,
-                "chosen": outcome.chosen,
+                "data": experiment.data,
+                "method": experiment.entry,
+                "varied": result.search.varied,
+                "value": "" if result.search.value is None else result.search.value,
+                "settings": json.dumps(experiment.settings),
+                "learning_rate": experiment.train.learning_rate,
+                "batch_size": experiment.train.batch_size,
+                "epochs": experiment.train.epochs,
+                "seed": experiment.train.seed,
+                "chosen": result.chosen,
                 **{key: value for key, value in row.items() if key not in ("method", "settings", "seed")},
                 **made,
             }
@@ -280,20 +283,20 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def write_report(
     path: Path, title: str, where: str, lines: Sequence[Line], measure: str, notes: Sequence[str],
-    charts: Sequence[StudyChart], outcomes: Sequence[Outcome], runner: Runner,
+    charts: Sequence[StudyChart], results: Sequence[RunResult], runner: Runner,
 ) -> None:  # fmt: skip
     """The table, the charts and, where there are not too many, the runs themselves, as one HTML file.
 
     A study is a curve first and a table after it.
     """
-    lead = f"{len(outcomes)} runs, of which {_count_chosen(outcomes)} are of the settings chosen."
+    lead = f"{len(results)} runs, of which {_count_chosen(results)} are of the settings chosen."
     table = join(_html_table(*shown_rows(lines)), tag("ul", *(tag("li", note) for note in notes if note)))
     opening = join(tag("p", lead, class_="lead"), *([] if charts else [*_ranking(lines, measure), table]))
     parts: list[Section] = [studies_section(charts), Section("numbers", "The numbers", table)] if charts else []
-    curves = _curves(outcomes)
+    curves = _curves(results)
     if curves is not None and not charts:
         parts.append(Section("curves-of-heads", "Over the epochs", tag("div", curves, class_="figures")))
-    pictured, left = _pictured(outcomes, runner)
+    pictured, left = _pictured(results, runner)
     if len(pictured) > 1:
         tables = [RunTables(run) for run in pictured]  # plain probabilities, as the papers take them
         _, _, compared = comparison_opening(tables)
@@ -325,14 +328,16 @@ def _ranking(lines: Sequence[Line], measure: str) -> Iterator[Html]:
         yield figure(f"{measure[0].upper()}{measure[1:]} on {data}", spreads(entries), note=f"{note}.")
 
 
-def _curves(outcomes: Sequence[Outcome]) -> Html | None:
+def _curves(results: Sequence[RunResult]) -> Html | None:
     """Validation mAP of linear heads over the epochs, the first seed of each method at what was chosen."""
     series: dict[str, Series] = {}
-    for outcome in outcomes:
-        curve = outcome.row.get("validation_curve")
-        if outcome.chosen and curve:
+    for result in results:
+        curve = result.row.get("validation_curve")
+        if result.chosen and curve:
             points = [100 * value for value in curve]
-            series.setdefault(outcome.trial.entry, Series(outcome.trial.entry, list(range(1, len(curve) + 1)), points))
+            series.setdefault(
+                result.experiment.entry, Series(result.experiment.entry, list(range(1, len(curve) + 1)), points)
+            )
     if not series:
         return None
     note = "On the fully labelled validation rows, at the learning rate and batch size that were chosen."
@@ -341,22 +346,22 @@ def _curves(outcomes: Sequence[Outcome]) -> Html | None:
     )
 
 
-def _count_chosen(outcomes: Sequence[Outcome]) -> int:
-    return sum(outcome.chosen for outcome in outcomes)
+def _count_chosen(results: Sequence[RunResult]) -> int:
+    return sum(result.chosen for result in results)
 
 
-def _pictured(outcomes: Sequence[Outcome], runner: Runner) -> tuple[list[RunFolder], list[str]]:
+def _pictured(results: Sequence[RunResult], runner: Runner) -> tuple[list[RunFolder], list[str]]:
     """The chosen runs of a protocol on one data set, of many those of the first seed; and the entries whose weights are
     not there."""
-    chosen = [outcome for outcome in outcomes if outcome.chosen and not outcome.cell.varied]
-    if len({outcome.trial.data for outcome in chosen}) != 1:
+    chosen = [result for result in results if result.chosen and not result.search.varied]
+    if len({result.experiment.data for result in chosen}) != 1:
         return [], []
     if len(chosen) > MOST_PICTURED:
-        seed = chosen[0].trial.train.seed
-        chosen = [outcome for outcome in chosen if outcome.trial.train.seed == seed]
-    runs = [runner.finished(outcome.trial) for outcome in chosen]
-    unseen = [outcome for outcome, run in zip(chosen, runs, strict=True) if run is None]
-    left = dict.fromkeys(outcome.trial.entry for outcome in unseen if not outcome.row.get("diverged"))
+        seed = chosen[0].experiment.train.seed
+        chosen = [result for result in chosen if result.experiment.train.seed == seed]
+    runs = [runner.finished(result.experiment) for result in chosen]
+    unseen = [result for result, run in zip(chosen, runs, strict=True) if run is None]
+    left = dict.fromkeys(result.experiment.entry for result in unseen if not result.row.get("diverged"))
     return [run for run in runs if run is not None], list(left)
 
 

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spml.bench.packs import SCENES
-from spml.bench.protocols import SEARCHES, Cell, Protocol, load_protocol, one_of, read_toml, shipped
+from spml.bench.data import SCENES, DataSource
+from spml.bench.protocols import SEARCHES, Protocol, Search, load_protocol, one_of, read_toml, shipped
 from spml.bench.search import Optuna
 from spml.bench.studies import Study, is_study, load_study
-from spml.bench.trials import Source
+from spml.data.dataset import Dataset
 from spml.errors import InputError
 from spml.methods import METHODS
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `spml bench` runs.
+    """Everything that `spml bench` runs.
 
     Parameters
     ----------
     protocol : Protocol
     study : Study, optional
         The study that changes the protocol.
-    sources : tuple of Source
+    sources : tuple of DataSource
         The data sets; empty for a dry run without data.
-    cells : list of Cell
+    datasets : dict of Dataset
+        By name, opened.
+    searches : list of Search
         One for each method, data set and value of what a study varies.
     seeds : tuple of int
     search : {"published", "grid", "none", "optuna"}
@@ -38,8 +40,9 @@ class Plan:
 
     protocol: Protocol
     study: Study | None
-    sources: tuple[Source, ...]
-    cells: list[Cell]
+    sources: tuple[DataSource, ...]
+    datasets: dict[str, Dataset]
+    searches: list[Search]
     seeds: tuple[int, ...]
     search: str
     optuna: Optuna | None
@@ -58,6 +61,7 @@ def plan(
     name: str,
     data: Sequence[str] = (),
     *,
+    kind: str | None = None,
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] = (),
     features: bool = False,
@@ -75,6 +79,8 @@ def plan(
         Name of a protocol or study of the package, or the path of a .toml file.
     data : sequence of str
         `name=path` for each data set. May be empty if the protocol runs on the built-in data alone.
+    kind : str, optional
+        The format of the data, if it cannot be detected.
     methods : sequence of str, optional
         By default all methods of the protocol or study.
     seeds : sequence of int
@@ -100,7 +106,7 @@ def plan(
         If a name, option or value is wrong, or no data is given where `need_data`.
     """
     _check_name(name)
-    sources = _sources(data or _built_in(name))
+    sources = _sources(data or _built_in(name), kind)
     if need_data and not sources:
         raise InputError("give the data: --data voc12=PATH")
     study = load_study(name, features=features, changes=changes) if is_study(name) else None
@@ -119,13 +125,14 @@ def plan(
         if value is not None and chosen != "optuna":
             raise InputError(f"{option} is for --search optuna, and the search here is {chosen!r}")
     space = "grid" if chosen == "optuna" else chosen
-    cells = study.cells(names, entries, space) if study else list(protocol.cells(names, entries, space))
-    _check_varied(cells, sources)
-    _check_k(cells)
-    cells, notes = _runnable(cells, sources, asked or ())
-    notes += [f"{source.name}: {note}" for source in sources for note in getattr(source.pack, "notes", ())]
+    searches = (study or protocol).searches(names, entries, space)
+    _check_varied(searches, sources)
+    _check_k(searches)
+    datasets = {each.name: each.open(features=protocol.features, image_size=protocol.image_size) for each in sources}
+    searches, notes = _runnable(searches, datasets, asked or ())
+    notes += [f"{name}: {note}" for name, dataset in datasets.items() for note in dataset.notes]
     optuna = Optuna(trials or Optuna.trials, storage) if chosen == "optuna" else None
-    return Plan(protocol, study, sources, cells, tuple(seeds) or protocol.seeds, chosen, optuna, notes)
+    return Plan(protocol, study, sources, datasets, searches, tuple(seeds) or protocol.seeds, chosen, optuna, notes)
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...]:
@@ -165,8 +172,8 @@ def _built_in(name: str) -> list[str]:
     return [f"{SCENES}={SCENES}"] if isinstance(data, dict) and set(data) == {SCENES} else []
 
 
-def _sources(data: Sequence[str]) -> tuple[Source, ...]:
-    sources = tuple(Source.parse(text) for text in data)
+def _sources(data: Sequence[str], kind: str | None) -> tuple[DataSource, ...]:
+    sources = tuple(DataSource.parse(text, kind) for text in data)
     names = [source.name for source in sources]
     if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise InputError(f"--data {repeated[0]}=… is given {names.count(repeated[0])} times: give each data set once")
@@ -179,43 +186,45 @@ def _planned_data(protocol: Protocol, study: Study | None) -> list[str]:
     return [name for name in protocol.data if all(name in names for names in listed)]
 
 
-def _check_varied(cells: Sequence[Cell], sources: Sequence[Source]) -> None:
-    """Raise an error if a cell varies the network while the features are given: its rows would be equal."""
+def _check_varied(searches: Sequence[Search], sources: Sequence[DataSource]) -> None:
+    """Raise an error if a study varies the network while the features are given: its rows would be equal."""
     files = {source.name: source.feature_file for source in sources}
-    for cell in cells:
-        file = files.get(cell.base.data)
-        if cell.base.features and cell.varied in ("backbone", "image_size") and file is not None:
+    for search in searches:
+        file = files.get(search.base.data)
+        if search.base.features and search.varied in ("backbone", "image_size") and file is not None:
             raise InputError(
-                f"{cell.base.data}: {cell.varied} cannot be varied on the features of {file}, which are given; it can "
-                "on images, or on data without a features*.npy, whose features are computed"
+                f"{search.base.data}: {search.varied} cannot be varied on the features of {file.name}, which "
+                "are given; it can on images, or on data without a features*.npy, whose features are computed"
             )
 
 
-def _check_k(cells: Sequence[Cell]) -> None:
-    for cell in cells:
-        given = cell.base.k, cell.base.settings.get("k")
-        if METHODS[cell.base.method].needs.k and given == (None, None) and "settings.k" not in cell.space:
+def _check_k(searches: Sequence[Search]) -> None:
+    for search in searches:
+        given = search.base.k, search.base.settings.get("k")
+        if METHODS[search.base.method].needs.k and given == (None, None) and "settings.k" not in search.space:
             raise InputError(
-                f"{cell.base.entry} needs k, the average number of labels per row: give k to data.{cell.base.data}, "
-                "or to its settings"
+                f"{search.base.entry} needs k, the average number of labels per row: give k to "
+                f"data.{search.base.data}, or to its settings"
             )
 
 
-def _runnable(cells: Sequence[Cell], sources: Sequence[Source], asked: Sequence[str]) -> tuple[list[Cell], list[str]]:
+def _runnable(
+    searches: Sequence[Search], datasets: Mapping[str, Dataset], asked: Sequence[str]
+) -> tuple[list[Search], list[str]]:
     """Leave out references where the full labels they need are unknown; raise an error if the user asked for one."""
-    unknown = {source.name for source in sources if not source.pack.known[source.pack.train].all()}
+    unknown = {name for name, data in datasets.items() if not data.fully_labelled[data.train].all()}
     left: dict[str, list[str]] = {}
     kept = []
-    for cell in cells:
-        if cell.base.data in unknown and cell.base.reference:
-            if cell.base.entry in asked:
+    for search in searches:
+        if search.base.data in unknown and search.base.reference:
+            if search.base.entry in asked:
                 raise InputError(
-                    f"{cell.base.entry} learns from more than one positive per row, and the full labels of the "
-                    f"training rows of {cell.base.data} are unknown: leave it out of --methods"
+                    f"{search.base.entry} learns from more than one positive per row, and the full labels of the "
+                    f"training rows of {search.base.data} are unknown: leave it out of --methods"
                 )
-            left.setdefault(cell.base.data, []).append(cell.base.entry)
+            left.setdefault(search.base.data, []).append(search.base.entry)
         else:
-            kept.append(cell)
+            kept.append(search)
     if not kept:
         raise InputError("nothing is left to run: every method needs full labels, which these data do not have")
     notes = [

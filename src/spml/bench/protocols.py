@@ -10,7 +10,7 @@
 
     [train]                          # settings of `TrainSettings`
     [grid]                           # train.… and settings.…, each a list: what is searched
-    [draw]                           # what the training rows show of their labels, as `Draw` says
+    [draw]                           # what the training rows show of their labels, see `LabelDraw`
     [data.voc12]                     # a data set by name: k
     [methods.NAME]                   # method (default NAME), settings, train, grid, draw, head, head_settings,
                                      # linear_init; what is given here is pinned
@@ -24,20 +24,20 @@ None, which TOML has not.
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from spml.bench.draws import Draw
-from spml.bench.jobs import LinearInit
-from spml.bench.trials import Trial
 from spml.data.augment import ViewSettings
 from spml.errors import InputError
 from spml.methods import METHODS, Method, method
+from spml.train.experiment import Experiment, LinearInit
+from spml.train.label_draw import LabelDraw
 from spml.train.settings import TrainSettings
 from spml.type_checks import check_type
 
@@ -75,14 +75,30 @@ class PaperValue:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One method on one data set: a trial, and what is searched around it."""
+class Search:
+    """One method on one data set, and the values to search for some of its settings.
 
-    base: Trial
+    Parameters
+    ----------
+    base : Experiment
+        The experiment at the values that are not searched.
+    space : dict
+        Values by name, as `Experiment.changed` takes them; empty: nothing is searched.
+    varied : str
+        What a study changes here.
+    value : object
+        And to which value.
+    """
+
+    base: Experiment
     space: dict[str, tuple[Any, ...]]
     varied: str = ""
-    """What a study changes here, and to what."""
     value: Any = None
+
+    def points(self) -> list[Experiment]:
+        """The experiment at every combination of the values."""
+        names, values = list(self.space), itertools.product(*self.space.values())
+        return [self.base.changed(dict(zip(names, point, strict=True))) for point in values]
 
     def paper_setting(self, paper: Paper | None) -> str:
         """The column of the paper's table: the protocol's, or else the varied value."""
@@ -132,8 +148,8 @@ class Protocol:
                 raise InputError(f"there is no method {name!r}; there are {', '.join(known)}")
         return list(self.methods) if names is None else list(names)
 
-    def cell(self, entry: str, data: str, search: str) -> Cell:
-        """One method on one data set, and what `search` leaves to be searched."""
+    def search_of(self, entry: str, data: str, search: str) -> Search:
+        """One method on one data set, with what `search` leaves to be searched."""
         given = self.methods.get(entry, {})
         name = given.get("method", entry)
         on = given.get("on", {}).get(data, {})
@@ -146,14 +162,15 @@ class Protocol:
             grid = {}
         elif search == "published":
             grid = {key: values for key, values in grid.items() if key not in pinned}
-        base = Trial(
+        base = Experiment(
             data=data,
             entry=entry,
             method=name,
             settings=settings,
             train=_train(train, f"{self.name}: {entry}", self.features),
             k=self.data[data].get("k"),
-            draw=Draw(**{**self.draw, **given.get("draw", {})}),
+            draw=LabelDraw(**{**self.draw, **given.get("draw", {})}),
+            validation="full",
             features=self.features,
             backbone=self.backbone,
             image_size=self.image_size,
@@ -173,12 +190,11 @@ class Protocol:
                 "images"
             )
         _check_searched(f"{self.name}: {entry}", name, grid)
-        return Cell(base, grid)
+        return Search(base, grid)
 
-    def cells(self, data: Sequence[str], entries: Sequence[str], search: str) -> Iterator[Cell]:
-        for name in data:
-            for entry in entries:
-                yield self.cell(entry, name, search)
+    def searches(self, data: Sequence[str], entries: Sequence[str], search: str) -> list[Search]:
+        """Every method on every data set."""
+        return [self.search_of(entry, name, search) for name in data for entry in entries]
 
 
 def shipped(kind: str) -> dict[str, Path]:
@@ -350,9 +366,9 @@ def _check_searched(where: str, name: str, grid: Mapping[str, Sequence[Any]]) ->
 
 
 def _checked_draw(where: str, table: Any) -> dict[str, Any]:
-    known_keys(f"{where}: draw", table, get_type_hints(Draw))
+    known_keys(f"{where}: draw", table, get_type_hints(LabelDraw))
     try:
-        Draw(**table)
+        LabelDraw(**table)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     return dict(table)

@@ -1,4 +1,4 @@
-"""The quickstart: scenes of handwritten digits, one label kept a scene, three ways to learn from it."""
+"""The demo: three methods on scenes of handwritten digits with one observed label per scene."""
 
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -10,19 +10,17 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from spml import metrics
-from spml.data import ImageStore, ViewSettings
-from spml.data.dataset import truth_closed
-from spml.data.formats.scenes import QUICKSTART, scenes
+from spml.data import ViewSettings, open_data
+from spml.data.formats.scenes import QUICKSTART
 from spml.errors import InputError
 from spml.labels import Labels
-from spml.methods import method
-from spml.models import build_classifier
+from spml.methods import METHODS
 from spml.runs.folder import PREDICTIONS, RunFolder, open_run
 from spml.runs.log import read_log
-from spml.train.examples import Examples
-from spml.train.finish import finish
+from spml.train.experiment import Experiment
+from spml.train.label_draw import LabelDraw
+from spml.train.run_experiment import run_experiment
 from spml.train.settings import TrainSettings
-from spml.train.trainer import Trainer
 
 REFERENCE = "bce"
 SETTINGS = TrainSettings(
@@ -38,8 +36,18 @@ SETTINGS = TrainSettings(
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one method reached."""
+class DemoResult:
+    """The result of one method.
+
+    Parameters
+    ----------
+    run : RunFolder
+    test_map : float
+    recovered, missing : int
+        Labels missing from the training scenes: how many were recovered, of how many.
+    precision : float
+        Share of the recovered labels that are correct.
+    """
 
     run: RunFolder
     test_map: float
@@ -50,48 +58,58 @@ class Outcome:
 
 def quickstart(
     folder: Path, names: tuple[str, ...] = ("an", "auto", REFERENCE), *, scale: float = 1.0, progress: bool = True
-) -> list[Outcome]:
-    """Train each method on the scenes in its own folder, or take it from there if that was done before.
+) -> list[DemoResult]:
+    """Train each method on the built-in scenes, unless its folder holds a finished run.
 
-    A small network gains nothing from several threads, so the methods run side by side with one each; all at once,
-    so that no core is left without work while the last one ends.
+    The methods run in parallel with one thread each, since a small network gains nothing from more threads.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder for the runs, one folder per method.
+    names : tuple of str
+        The methods.
+    scale : float
+        Share of the scenes to use.
+    progress : bool
+        Show progress bars.
+
+    Returns
+    -------
+    list of DemoResult
+        In the order of `names`.
+
+    Raises
+    ------
+    InputError
+        If the folder holds runs on another number of scenes.
     """
     options = {part: round(rows * scale) for part, rows in QUICKSTART.items()}
     left = [name for name in names if not (folder / name / PREDICTIONS).exists()]
-    for name in names:
-        there = options if name in left else open_run(folder / name).source["options"]
-        if there != options:
+    for name in set(names) - set(left):
+        existing = open_run(folder / name).source["options"]
+        if existing != options:
             raise InputError(
-                f"{folder / name} is a run on {there['train']:,} scenes, not {options['train']:,}: name another "
-                "folder, or the scale it was made with"
+                f"{folder / name} is a run on {existing['train']:,} scenes, not {options['train']:,}: choose another "
+                "folder, or the same scale as before"
             )
     if left:
         folder.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(len(left), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
             jobs = {name: pool.submit(_train, folder / name, name, options) for name in left}
             _watch(folder, jobs, progress)
-    return [_outcome(open_run(folder / name)) for name in names]
+    return [_result(open_run(folder / name)) for name in names]
 
 
 def _train(folder: Path, name: str, options: dict[str, Any]) -> None:
-    data, made = scenes(**options), method(name)
-    labels = data.labels.subset(data.train)
-    if made.needs.labels == "full":  # the reference, and only it, learns from the truth
-        assert data.truth is not None
-        labels = data.truth.open().subset(data.train)
-    torch.manual_seed(0)
-    assert isinstance(data.store, ImageStore)
-    classifier = build_classifier("small", len(data.classes), made.needs.head, image_size=data.store.size)
-    training = Examples(data.store, data.train, labels)
-    validation = Examples(data.store, data.validation, data.labels.subset(data.validation))
-    run = Trainer(folder, classifier, made, training, validation, SETTINGS, progress=False)
-    with truth_closed():
-        run.fit()
-    finish(run, data, {"path": "scenes", "options": options})
+    dataset = open_data("scenes", **options)
+    draw = LabelDraw() if METHODS[name].needs.labels == "full" else None  # only the reference learns from full labels
+    experiment = Experiment(name, train=SETTINGS, draw=draw, backbone="small", image_size=48)
+    run_experiment(experiment, dataset, folder, progress=False)
 
 
 def _watch(folder: Path, jobs: dict[str, Future[None]], progress: bool) -> None:
-    """Show how far each run's log has come, until all are done; a run's error is raised here."""
+    """Show the progress of each run from its log until all are done; raise the error of a run."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("epochs"))
     with Progress(*columns, TimeElapsedColumn(), disable=not progress) as bar:
         tasks = {name: bar.add_task(name, total=SETTINGS.epochs) for name in jobs}
@@ -107,15 +125,15 @@ def _watch(folder: Path, jobs: dict[str, Future[None]], progress: bool) -> None:
                 return
 
 
-def _outcome(run: RunFolder) -> Outcome:
-    """Test mAP, and of the labels missing from the training scenes how many the believed ones hold."""
+def _result(run: RunFolder) -> DemoResult:
+    """Test mAP, and how many of the labels missing from the training scenes were recovered."""
     from spml.recover import recover
 
     assert run.truth is not None
     truth: Labels = run.truth
     scores = torch.from_numpy(run.probabilities[run.test])
     test_map = metrics.mean_average_precision(scores, truth.dense(run.test) > 0)
-    believed = recover(run).present(run.train) & ~(run.labels.dense(run.train) > 0)
+    recovered = recover(run).present(run.train) & ~(run.labels.dense(run.train) > 0)
     missing = (truth.dense(run.train) > 0) & ~(run.labels.dense(run.train) > 0)
-    right = int((believed & missing).sum())
-    return Outcome(run, test_map, right, int(missing.sum()), right / max(int(believed.sum()), 1))
+    correct = int((recovered & missing).sum())
+    return DemoResult(run, test_map, correct, int(missing.sum()), correct / max(int(recovered.sum()), 1))

@@ -9,9 +9,9 @@ from pathlib import Path
 from spml.bench import compare
 from spml.bench.origin import made_by
 from spml.bench.plan import Plan
-from spml.bench.search import Outcome, execute
+from spml.bench.runner import Runner
+from spml.bench.search import RunResult, execute
 from spml.bench.studies import MEASURES, interval_rows
-from spml.bench.trials import Runner
 from spml.errors import InputError
 from spml.runs.files import lock_folder, write_text
 from spml.train.device import choose_device
@@ -68,38 +68,38 @@ def run(
         runner = Runner(plan.sources, out / "runs", device=device, workers=workers, say=say)
         at_once = OPTUNA_HEADS if plan.protocol.features else workers
         optuna = replace(plan.optuna, at_once=at_once) if plan.optuna else None
-        outcomes = execute(plan.cells, plan.seeds, runner, plan.protocol.select_on, optuna)
-        chosen = [outcome.trial for outcome in outcomes if outcome.chosen]
-        runner.forget_weights([outcome.trial for outcome in outcomes], chosen)
-        return _write(plan, runner, outcomes, out)
+        results = execute(plan.searches, plan.seeds, runner, plan.protocol.select_on, optuna)
+        chosen = [result.experiment for result in results if result.chosen]
+        runner.forget_weights([result.experiment for result in results], chosen)
+        return _write(plan, runner, results, out)
 
 
-def _write(plan: Plan, runner: Runner, outcomes: Sequence[Outcome], out: Path) -> BenchTable:
+def _write(plan: Plan, runner: Runner, results: Sequence[RunResult], out: Path) -> BenchTable:
     measures = plan.study.y if plan.study else ("test_map",)
     paper = plan.protocol.paper
-    by_measure = {measure: compare.lines_of(outcomes, paper, measure) for measure in measures}
+    by_measure = {measure: compare.lines_of(results, paper, measure) for measure in measures}
     lines = by_measure[measures[0]]
     if not lines:
-        raise InputError(compare.explain_diverged(outcomes) or f"nothing was measured of {MEASURES[measures[0]]}")
-    rows = compare.run_rows(outcomes, made_by(str(choose_device(runner.device))), plan.protocol.name)
-    notes = _notes(plan, runner, outcomes, lines, MEASURES[measures[0]])
+        raise InputError(compare.explain_diverged(results) or f"nothing was measured of {MEASURES[measures[0]]}")
+    rows = compare.run_rows(results, made_by(str(choose_device(runner.device))), plan.protocol.name)
+    notes = _notes(plan, runner, results, lines, MEASURES[measures[0]])
     compare.write_csv(out / "runs.csv", rows)
     table = [row for measure, found in by_measure.items() for row in compare.table_rows(found, measure)]
     compare.write_csv(out / "table.csv", table)
     if pairs := compare.pair_rows(lines):
         compare.write_csv(out / "pairs.csv", pairs)
     if plan.study and plan.study.intervals:
-        compare.write_csv(out / "intervals.csv", interval_rows(plan.sources))
+        compare.write_csv(out / "intervals.csv", interval_rows(plan.datasets))
     header, cells = compare.shown_rows(lines)
     write_text(out / "table.md", compare.markdown(plan.title, header, cells, notes))
     charts = plan.study.charts([row for row in rows if row["chosen"]]) if plan.study else []
     measured, report = MEASURES[measures[0]], out / "report.html"
-    compare.write_report(report, plan.title, plan.where, lines, measured, notes, charts, outcomes, runner)
+    compare.write_report(report, plan.title, plan.where, lines, measured, notes, charts, results, runner)
     return BenchTable(plan.title, header, cells, notes)
 
 
 def _notes(
-    plan: Plan, runner: Runner, outcomes: Sequence[Outcome], lines: Sequence[compare.Line], measured: str
+    plan: Plan, runner: Runner, results: Sequence[RunResult], lines: Sequence[compare.Line], measured: str
 ) -> list[str]:
     paper, seeds = plan.protocol.paper, ", ".join(map(str, plan.seeds))
     over = f"mean ± standard deviation over seeds {seeds}" if len(plan.seeds) > 1 else f"seed {seeds} alone"
@@ -107,7 +107,7 @@ def _notes(
         f"{measured} in percent, {over}.",
         f"The paper's numbers: {paper.file}, Table {paper.table}." if paper and any(x.paper for x in lines) else "",
         "* a reference: it learned from more than one positive per row." if any(x.reference for x in lines) else "",
-        compare.explain_diverged(outcomes),
+        compare.explain_diverged(results),
         *runner.notes,
         *plan.notes,
         compare.explain_p(lines),

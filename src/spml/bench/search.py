@@ -1,4 +1,4 @@
-"""Choosing settings by validation mAP: every point of a grid, or optuna with a storage that machines share."""
+"""Choose settings by validation mAP: every point of a grid, or optuna with a storage that machines share."""
 
 from __future__ import annotations
 
@@ -6,81 +6,115 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from spml.bench.jobs import code_version
+from spml.bench.code_version import code_version
+from spml.bench.measure import Row
 from spml.bench.origin import without_password
-from spml.bench.protocols import Cell
-from spml.bench.trials import Runner, Trial, grid_points
+from spml.bench.protocols import Search
+from spml.bench.runner import Runner
 from spml.errors import InputError
-
-Row = dict[str, Any]
+from spml.train.experiment import Experiment
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One run of a cell: `chosen` if it is of the setting that was selected."""
+class RunResult:
+    """One run of a search.
 
-    cell: Cell
-    trial: Trial
+    Parameters
+    ----------
+    search : Search
+    experiment : Experiment
+        With its seed and the values that were tried.
+    row : dict
+        What was measured.
+    chosen : bool
+        Whether the settings are those that were selected.
+    """
+
+    search: Search
+    experiment: Experiment
     row: Row
     chosen: bool
 
 
 @dataclass(frozen=True)
 class Optuna:
-    """How optuna searches: so many trials a method and data set in all, counted in the storage."""
+    """How optuna searches.
+
+    Parameters
+    ----------
+    trials : int
+        Number of trials per search, counted in the storage over all machines.
+    storage : str, optional
+        Address of a database that machines share; None: the memory of this process.
+    at_once : int
+        Number of trials to ask for at a time.
+    """
 
     trials: int = 20
     storage: str | None = None
     at_once: int = 8
 
 
-def seeded(trial: Trial, seed: int) -> Trial:
-    return replace(trial, train=replace(trial.train, seed=seed))
-
-
 def execute(
-    cells: Sequence[Cell], seeds: Sequence[int], runner: Runner, select_on: str, optuna: Optuna | None = None
-) -> list[Outcome]:
-    """Search every cell, then run the chosen setting with every seed. All runs of a stage go out together."""
-    judged = list(seeds) if select_on == "every seed" else list(seeds[:1])
+    searches: Sequence[Search], seeds: Sequence[int], runner: Runner, select_on: str, optuna: Optuna | None = None
+) -> list[RunResult]:
+    """Run every search, then the chosen settings with every seed.
+
+    Parameters
+    ----------
+    searches : sequence of Search
+    seeds : sequence of int
+    runner : Runner
+    select_on : {"every seed", "first seed"}
+        Seeds whose validation mAP selects the settings.
+    optuna : Optuna, optional
+        Search with optuna instead of the whole grid.
+
+    Returns
+    -------
+    list of RunResult
+    """
+    selecting = list(seeds) if select_on == "every seed" else list(seeds[:1])
     if optuna is None:
-        tried = [[cell.base.changed(point) for point in grid_points(cell.space)] for cell in cells]
-        # One candidate needs no choosing.
-        searched = [of_cell if len(of_cell) > 1 else [] for of_cell in tried]
-        runner.rows([seeded(trial, seed) for of_cell in searched for trial in of_cell for seed in judged])
+        tried = [search.points() for search in searches]
+        candidates = [each for points in tried if len(points) > 1 for each in points]  # one needs no selection
+        runner.rows([each.seeded(seed) for each in candidates for seed in selecting])
     else:
         storage = _open_storage(optuna.storage)
-        with _lost_storage(optuna.storage):
+        with _explain_lost_storage(optuna.storage):
             tried = [
-                _ask_optuna(cell, judged, runner, optuna, storage) if cell.space else [cell.base] for cell in cells
+                _ask_optuna(search, selecting, runner, optuna, storage) if search.space else [search.base]
+                for search in searches
             ]
-    best = [_best(of_cell, judged, runner) if len(of_cell) > 1 else of_cell[0] for of_cell in tried]
-    runner.rows([seeded(trial, seed) for trial in best for seed in seeds])
-    outcomes = []
-    for cell, of_cell, chosen in zip(cells, tried, best, strict=True):
-        for trial in of_cell:
-            for seed in seeds if trial == chosen else judged:
-                done = seeded(trial, seed)
-                row = runner.measured(done) if trial == chosen else runner.rows([done])[0]
-                outcomes.append(Outcome(cell, done, row, trial == chosen))
-    return outcomes
+    best = [_best(points, selecting, runner) for points in tried]
+    runner.rows([each.seeded(seed) for each in best for seed in seeds])
+    results = []
+    for search, points, chosen in zip(searches, tried, best, strict=True):
+        for each in points:
+            runs = [each.seeded(seed) for seed in (seeds if each == chosen else selecting)]
+            rows = zip(runs, runner.rows(runs), strict=True)
+            results += [RunResult(search, run, row, each == chosen) for run, row in rows]
+    return results
 
 
-def _best(trials: Sequence[Trial], seeds: Sequence[int], runner: Runner) -> Trial:
-    """The one with the best mean validation mAP; the first of equals."""
-    return max(trials, key=lambda trial: _score(trial, seeds, runner))
+def _best(experiments: Sequence[Experiment], seeds: Sequence[int], runner: Runner) -> Experiment:
+    """The experiment with the highest score, the first of equals; a single one need not have run."""
+    if len(experiments) == 1:
+        return experiments[0]
+    return max(experiments, key=lambda each: _score(each, seeds, runner))
 
 
-def _score(trial: Trial, seeds: Sequence[int], runner: Runner) -> float:
-    rows = runner.rows([seeded(trial, seed) for seed in seeds])
+def _score(experiment: Experiment, seeds: Sequence[int], runner: Runner) -> float:
+    """Mean validation mAP."""
+    rows = runner.rows([experiment.seeded(seed) for seed in seeds])
     return sum(float(row["validation_map"]) for row in rows) / len(rows)
 
 
 def _open_storage(address: str | None) -> Any:
-    """The database at that address; None stands for the memory of this process."""
+    """Open the database at an address; None: the memory of this process."""
     try:
         import optuna
     except ImportError:
@@ -88,11 +122,11 @@ def _open_storage(address: str | None) -> Any:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if address is None:
         return None
-    # Other machines may hold a file for a while.
+    # Other machines may lock the file for a while.
     options = {"connect_args": {"timeout": 120}} if address.startswith("sqlite:") else None
     try:
         return optuna.storages.RDBStorage(address, engine_kwargs=options)
-    except Exception as error:  # every database has its own
+    except Exception as error:  # each database raises its own
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InputError(
             f"--storage {without_password(address)} cannot be opened ({without_password(reason)}): give the address of "
@@ -101,8 +135,8 @@ def _open_storage(address: str | None) -> Any:
 
 
 @contextmanager
-def _lost_storage(address: str | None) -> Iterator[None]:
-    """A database that goes away in the middle of a search is told in a sentence; what was run is kept."""
+def _explain_lost_storage(address: str | None) -> Iterator[None]:
+    """Explain in a sentence that the database has gone away during the search; results are kept."""
     from optuna.exceptions import OptunaError
 
     try:
@@ -112,25 +146,27 @@ def _lost_storage(address: str | None) -> Iterator[None]:
             raise
         reason = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
         raise InputError(
-            f"--storage {without_password(address)} no longer answers ({without_password(reason)}): once it does, the "
-            "same command goes on where it was"
+            f"--storage {without_password(address)} no longer answers ({without_password(reason)}): once it does, "
+            "run the same command to resume"
         ) from None
 
 
-def _ask_optuna(cell: Cell, seeds: Sequence[int], runner: Runner, options: Optuna, storage: Any) -> list[Trial]:
-    """The distinct settings that optuna tried here and on every machine with this storage."""
+def _ask_optuna(
+    search: Search, seeds: Sequence[int], runner: Runner, options: Optuna, storage: Any
+) -> list[Experiment]:
+    """The distinct settings that optuna tried on all machines with this storage."""
     import optuna
     from optuna.trial import TrialState
 
     study = optuna.create_study(
-        study_name=_study_name(cell, seeds, runner),
+        study_name=_study_name(search, seeds, runner),
         storage=storage,
         direction="maximize",
         sampler=optuna.samplers.TPESampler(constant_liar=True),
         load_if_exists=True,
     )
     spaces: dict[str, Any] = {
-        key: optuna.distributions.CategoricalDistribution(values) for key, values in cell.space.items()
+        key: optuna.distributions.CategoricalDistribution(values) for key, values in search.space.items()
     }
 
     def complete() -> list[Any]:
@@ -138,20 +174,22 @@ def _ask_optuna(cell: Cell, seeds: Sequence[int], runner: Runner, options: Optun
 
     while (open_trials := options.trials - len(complete())) > 0:
         asked = [study.ask(spaces) for _ in range(min(options.at_once, open_trials))]
-        tried = [cell.base.changed(each.params) for each in asked]
-        runner.rows([seeded(trial, seed) for trial in tried for seed in seeds])  # all of them side by side
-        for each, trial in zip(asked, tried, strict=True):
-            study.tell(each, _score(trial, seeds, runner))
-    values: dict[str, tuple[float, Trial]] = {}
+        tried = [search.base.changed(each.params) for each in asked]
+        runner.rows([each.seeded(seed) for each in tried for seed in seeds])  # all of them together
+        for each, experiment in zip(asked, tried, strict=True):
+            study.tell(each, _score(experiment, seeds, runner))
+    values: dict[str, tuple[float, Experiment]] = {}
     for each in complete():
-        values[json.dumps(each.params, sort_keys=True)] = (each.value, cell.base.changed(each.params))
+        values[json.dumps(each.params, sort_keys=True)] = (each.value, search.base.changed(each.params))
     _, best = max(values.values(), key=lambda pair: pair[0])
-    # Machines may have folders of their own: what another one tried is taken by its score, and only the best is run.
-    return [best, *(trial for _, trial in values.values() if trial != best and runner.done(seeded(trial, seeds[0])))]
+    # Machines may have their own folders: the scores of other machines count, and only the best setting is run here.
+    return [best, *(each for _, each in values.values() if each != best and runner.done(each.seeded(seeds[0])))]
 
 
-def _study_name(cell: Cell, seeds: Sequence[int], runner: Runner) -> str:
-    """One study for each cell, its data and the code: scores of other code never mix in."""
-    content = [repr(cell), runner.sources[cell.base.data].fingerprint, list(seeds), code_version()]
-    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
-    return f"{cell.base.data}-{cell.base.entry}-{digest}"
+def _study_name(search: Search, seeds: Sequence[int], runner: Runner) -> str:
+    """One study per search, data and code, so that scores of other code never mix in."""
+    base = search.base
+    fingerprint = runner.dataset(base).fingerprint()
+    content = [base.record(), search.space, fingerprint, list(seeds), code_version(base.method)]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+    return f"{base.data}-{base.entry}-{digest}"

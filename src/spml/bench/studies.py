@@ -26,8 +26,8 @@ from typing import Any
 
 from spml.bench.protocols import (
     TOP,
-    Cell,
     Protocol,
+    Search,
     change_value,
     check_distinct,
     check_settings,
@@ -38,7 +38,7 @@ from spml.bench.protocols import (
     read_toml,
     shipped,
 )
-from spml.bench.trials import Source
+from spml.data.dataset import Dataset
 from spml.errors import InputError
 from spml.labels import k_intervals
 from spml.methods import METHODS
@@ -76,25 +76,25 @@ class Study:
     log_x: bool
     intervals: bool
 
-    def cells(self, data: Sequence[str], entries: Sequence[str], search: str) -> list[Cell]:
+    def searches(self, data: Sequence[str], entries: Sequence[str], search: str) -> list[Search]:
         """Every entry at every value, on every data set."""
-        cells = []
+        searches = []
         methods = [METHODS[self.protocol.methods.get(entry, {}).get("method", entry)] for entry in entries]
         if "k" in self.vary and not any(made.needs.k or "k" in made.setting_types() for made in methods):
             raise InputError(f"{self.name}: vary.k would make equal rows: k is not used by {', '.join(entries)}")
-        for cell in self.protocol.cells(data, entries, search):
+        for given in self.protocol.searches(data, entries, search):
             if not self.vary:
-                cells.append(cell)
+                searches.append(given)
             for key, values in self.vary.items():
-                for value in self._values(key, values, cell.base.data):
-                    space = {name: found for name, found in cell.space.items() if name != key}
+                for value in self._values(key, values, given.base.data):
+                    space = {name: found for name, found in given.space.items() if name != key}
                     try:
-                        base = cell.base.changed({key: value})
+                        base = given.base.changed({key: value})
                     except InputError as error:
                         raise InputError(f"{self.name}: vary: {error}") from None
                     check_settings(f"{self.name}: {base.entry}", base.method, base.settings)
-                    cells.append(Cell(base, space, key, value))
-        return cells
+                    searches.append(Search(base, space, key, value))
+        return searches
 
     def _values(self, key: str, values: Any, data: str) -> Sequence[Any]:
         if isinstance(values, dict):
@@ -262,19 +262,18 @@ def _check_varied(where: str, key: str, values: Any, features: bool) -> None:
             check_value(f"{where}.{key}", None if value == "none" else value, _VARIED.get(key, Any))
 
 
-def interval_rows(sources: Sequence[Source]) -> list[dict[str, Any]]:
-    """Cole et al., Table A2: where nine of ten estimates of k from M fully labelled rows lie, beside the paper's."""
-    theirs: dict[tuple[str, str, str], str] = {}
+def interval_rows(datasets: Mapping[str, Dataset]) -> list[dict[str, Any]]:
+    """Cole et al., Table A2: the interval of nine in ten estimates of k from M fully labelled rows, and the paper's."""
+    published: dict[tuple[str, str, str], str] = {}
     with shipped("papers")["cole2021"].open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["table"] == "A2":
-                theirs[row["dataset"], row["setting"], row["measure"]] = row["value"]
+                published[row["dataset"], row["setting"], row["measure"]] = row["value"]
     rows = []
-    for source in sources:
-        pack = source.pack
-        if not pack.known[pack.train].all():
+    for name, dataset in datasets.items():
+        if not dataset.fully_labelled[dataset.train].all():
             continue
-        for size, (low, high) in k_intervals(pack.full_labels(pack.train)).items():
-            paper = {f"paper_{end}": theirs.get((source.name, str(size), f"k_{end}"), "") for end in ("low", "high")}
-            rows.append({"data": source.name, "rows": size, "low": round(low, 2), "high": round(high, 2), **paper})
+        for size, (low, high) in k_intervals(dataset.full_labels(dataset.train)).items():
+            paper = {f"paper_{end}": published.get((name, str(size), f"k_{end}"), "") for end in ("low", "high")}
+            rows.append({"data": name, "rows": size, "low": round(low, 2), "high": round(high, 2), **paper})
     return rows

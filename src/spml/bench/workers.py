@@ -1,4 +1,4 @@
-"""Runs at one time, each in a process of its own: they share a GPU in turns, or take a core each."""
+"""Several runs at a time, each in its own process: they share a GPU, or use one CPU core each."""
 
 import os
 import signal
@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from spml.errors import InputError
+from spml.methods.registry import import_plugins, imported_plugins
 from spml.train.device import choose_device
 
 interrupted = threading.Event()
-"""Of a worker: once it is set, what runs shall end soon, with a checkpoint where it makes one."""
+"""In a worker: set when the current task should end soon, with a checkpoint if it writes one."""
 
 
 def in_workers(
@@ -30,12 +31,35 @@ def in_workers(
     workers: int,
     abrupt: bool = False,
 ) -> Generator[tuple[int, Any], None, None]:
-    """(number of a task, what `work(*task)` returned), as they finish. Bad input is said with its task's name.
+    """Run tasks in worker processes, which import the same plug-ins as this process.
 
-    Where the caller goes no further, or is killed, `interrupted` is set in every worker; the last is waited for.
-    abrupt: there a worker just ends, since nothing of what it does could be used later.
+    If the caller stops iterating or is killed, `interrupted` is set in every worker, and all are waited for.
+
+    Parameters
+    ----------
+    work : callable
+        Called as `work(*task)` in a worker.
+    tasks : sequence of tuple
+    names : sequence of str
+        One name per task, for error messages.
+    device : {"auto", "cpu", "cuda"}
+        On a CPU every worker uses one thread.
+    workers : int
+        Number of processes.
+    abrupt : bool
+        Interrupted workers exit at once, because nothing they do can be used later.
+
+    Yields
+    ------
+    (int, object)
+        The number of a task and its result, in the order in which they finish.
+
+    Raises
+    ------
+    InputError
+        If a task raises one, with the task's name; or if a worker is killed.
     """
-    # An executor of the standard library hangs on a worker that was killed, in some versions for good.
+    # The executors of the standard library hang if a worker is killed, in some versions forever.
     context = get_context("spawn")
     threads = 1 if choose_device(device).type == "cpu" else None
     waiting = deque(range(len(tasks)))
@@ -44,20 +68,20 @@ def in_workers(
     try:
         for _ in range(min(workers, len(tasks))):
             here, there = context.Pipe()
-            never, lifeline = context.Pipe(duplex=False)  # nothing is sent: it ends when this process says so, or ends
-            process = context.Process(target=_serve, args=(there, never, work, threads, abrupt))
+            never, lifeline = context.Pipe(duplex=False)  # nothing is sent: it closes with this process, or before
+            process = context.Process(target=_serve, args=(there, never, work, threads, abrupt, imported_plugins()))
             process.start()
             crew.append((process, lifeline))
-            there.close()  # so that the worker's end is seen here
+            there.close()  # so that the end of the worker is noticed
             never.close()
             busy.add(here)
-            _tell(here, waiting.popleft(), tasks)
+            _send(here, waiting.popleft(), tasks)
         while busy:
             for worker in wait(list(busy)):
                 assert isinstance(worker, Connection)
-                number, result = _answer(worker, names, len(crew))
+                number, result = _receive(worker, names, len(crew))
                 if waiting:
-                    _tell(worker, waiting.popleft(), tasks)
+                    _send(worker, waiting.popleft(), tasks)
                 else:
                     busy.remove(worker)
                     worker.close()
@@ -69,18 +93,18 @@ def in_workers(
             ended.join()
 
 
-def _tell(worker: Connection, number: int, tasks: Sequence[tuple[Any, ...]]) -> None:
-    with suppress(OSError):  # it was killed just now, which its answer will show
+def _send(worker: Connection, number: int, tasks: Sequence[tuple[Any, ...]]) -> None:
+    with suppress(OSError):  # the worker was just killed, which `_receive` reports
         worker.send((number, tasks[number]))
 
 
-def _answer(worker: Connection, names: Sequence[str], workers: int) -> tuple[int, Any]:
+def _receive(worker: Connection, names: Sequence[str], workers: int) -> tuple[int, Any]:
     try:
         number, result, error = worker.recv()
     except (EOFError, OSError):
         raise InputError(
-            f"one of {workers} processes was killed, most likely for want of memory: take fewer --workers; "
-            "what has finished stays"
+            f"One of {workers} workers was killed, probably because memory ran out. Use fewer --workers. Finished runs "
+            "are kept"
         ) from None
     if isinstance(error, InputError):
         raise InputError(f"{names[number]}: {error}")
@@ -90,10 +114,15 @@ def _answer(worker: Connection, names: Sequence[str], workers: int) -> tuple[int
 
 
 def _serve(
-    caller: Connection, lifeline: Connection, work: Callable[..., Any], threads: int | None, abrupt: bool
+    caller: Connection,
+    lifeline: Connection,
+    work: Callable[..., Any],
+    threads: int | None,
+    abrupt: bool,
+    plugins: Sequence[str],
 ) -> None:
-    """A worker: does what it is told until nobody is there to tell it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal; the caller says what follows
+    """The main function of a worker: run tasks until the caller closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the caller handles it
     if threads:
         torch.set_num_threads(threads)
     threading.Thread(target=_watch, args=(lifeline, abrupt), daemon=True).start()
@@ -102,17 +131,18 @@ def _serve(
             number, task = caller.recv()
             result, failure = None, None
             try:
+                import_plugins(plugins)  # only once
                 result = work(*task)
             except Exception as error:
                 error.add_note(f"in a worker:\n{traceback.format_exc()}")
                 failure = error
             caller.send((number, result, failure))
-        except (EOFError, OSError, KeyboardInterrupt):  # the caller is gone, or the run was interrupted
+        except (EOFError, OSError, KeyboardInterrupt):  # the caller has ended, or the run was interrupted
             return
 
 
 def _watch(lifeline: Connection, abrupt: bool) -> None:
-    lifeline.poll(None)  # until it ends
+    lifeline.poll(None)  # until it is closed
     if abrupt:
         os._exit(1)
     interrupted.set()

@@ -55,10 +55,10 @@ def command(
     Training can be interrupted; run the same command again to resume.
     """
     from spml.runs.outputs import RUN_FILES, check_results_folder
-    from spml.train.job import TrainJob, train_job
+    from spml.train.train_data import train_data
 
     check_results_folder(out, "run.json", RUN_FILES)
-    options = {
+    options: dict[str, Any] = {
         "kind": kind,
         "image_column": image_column,
         "label_column": label_column,
@@ -66,9 +66,9 @@ def command(
         "labels": None if labels is None else str(labels.resolve()),
         "on_bad_image": on_bad_image,
     }
-    job = TrainJob(
-        data=data,
-        options={name: value for name, value in options.items() if value is not None},
+    best = train_data(
+        data,
+        out,
         method=method,
         settings=parse_settings(setting or []),
         model=model,
@@ -81,8 +81,9 @@ def command(
         seed=seed,
         device=device,
         track=track,
+        say=echo,
+        **{name: value for name, value in options.items() if value is not None},
     )
-    best = train_job(job, out, say=echo)
     score = "" if best["score"] is None else f" (held-out score {best['score']:.3f})"
     echo(f"Done. Best epoch: {best['epoch']}{score}. Next: spml recover {out} --out recovered.csv")
 

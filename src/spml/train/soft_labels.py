@@ -22,7 +22,8 @@ from spml.labels import Labels
 from spml.models import Classifier, Head
 from spml.train.batches import BatchMaker
 from spml.train.examples import Store
-from spml.train.linear import FeatureRows, HeadResult, HeadSpec, train_heads
+from spml.train.experiment import Experiment
+from spml.train.linear import FeatureRows, HeadResult, train_heads
 from spml.train.pooled_features import pooled_features
 from spml.train.state import TrainingState
 
@@ -153,24 +154,23 @@ def cross_fitted_probes(
 ) -> dict[str, CrossFitted]:
     """One result per method of `METHODS`."""
     fold = np.random.default_rng([seed, 0xF01D]).permutation(len(labels)) % FOLDS
-    specs = [HeadSpec(name, {}, LEARNING_RATE, BATCH_SIZE, seed) for name in METHODS]
     logits = {name: torch.zeros(len(labels), labels.num_classes) for name in METHODS}
     trained: dict[str, list[HeadResult]] = {name: [] for name in METHODS}
     for number in track(range(FOLDS), "soft labels: linear probes", disable=not progress):
         inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         left_out = FeatureRows(features, outside)
+        epochs = min(max(math.ceil(STEPS * BATCH_SIZE / len(inside)), FEWEST_EPOCHS), MOST_EPOCHS)
         results = train_heads(
             FeatureRows(features, inside),
             labels.subset(inside),
-            specs,
-            epochs=min(max(math.ceil(STEPS * BATCH_SIZE / len(inside)), FEWEST_EPOCHS), MOST_EPOCHS),
+            [Experiment.linear(name, {}, LEARNING_RATE, BATCH_SIZE, seed, epochs=epochs) for name in METHODS],
             validation=(left_out, labels.subset(outside)),
             device=device,
             progress=False,
         )
         for result in results:
-            logits[result.spec.method][torch.from_numpy(outside)] = result.score(left_out).cpu()
-            trained[result.spec.method].append(result)
+            logits[result.experiment.method][torch.from_numpy(outside)] = result.score(left_out).cpu()
+            trained[result.experiment.method].append(result)
     return {
         name: CrossFitted(
             logits[name],

@@ -1,12 +1,12 @@
-"""Many linear heads at once: the linear protocol, one head for every (method, learning rate, batch size, seed).
+"""Many linear heads at once: the linear protocol, with one head per method, learning rate, batch size and seed.
 
-Heads of one batch size and one seed see the same batches, so they are one matrix: one product gives all their
-logits, each method's objective gives the gradient of its heads' logits, one product gives all weights' gradients.
-Heads do not touch each other: each ends as if it were trained alone.
+Heads with the same batch size and seed see the same batches, so their weights form one matrix. One product computes
+all logits, each method's objective the gradient of its heads' logits, and one product the gradients of all weights.
+Heads do not affect each other: the result equals training each head alone.
 """
 
 from spml.train.linear.evaluator import Selection, Truth
-from spml.train.linear.heads import HeadResult, HeadSpec, linear_start
+from spml.train.linear.heads import HeadResult, linear_start
 from spml.train.linear.rows import FeatureRows, Features, as_features, row_order
 from spml.train.linear.train import train_heads
 
@@ -14,7 +14,6 @@ __all__ = [
     "FeatureRows",
     "Features",
     "HeadResult",
-    "HeadSpec",
     "Selection",
     "Truth",
     "as_features",

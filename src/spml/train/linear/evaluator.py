@@ -1,4 +1,4 @@
-"""How good heads are: average precision of labelled rows, all heads in one product or very many classes by parts."""
+"""Evaluation of heads by average precision: all heads in one product, or very many classes in parts."""
 
 import math
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from spml.train.linear.rows import Rows, as_features
 Truth = Labels | Tensor | npt.NDArray[Any]
 Selection = Literal["map"] | Callable[[Tensor, Tensor], float]
 
-JUDGED = 2**26  # logits held at one time
+MAX_LOGITS = 2**26  # logits in memory at a time
 
 
-class Judge:
+class Evaluator:
     """Scores heads on labelled rows, all heads of a group in one product."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Judge:
         if selection != "map" and not callable(selection):
             raise InputError(f"selection must be 'map' or a function of (scores, truth), not {selection!r}")
         if store.dim != dim:
-            raise InputError(f"validation has {store.dim} features a row, training {dim}")
+            raise InputError(f"validation has {store.dim} features per row, training {dim}")
         self.truth = KnownTruth(truth, device)
         if self.truth.shape != (len(store), classes):
             raise InputError(
@@ -39,17 +39,17 @@ class Judge:
                 f"{(len(store), classes)}: a row for each row of features, a column for each class"
             )
         if not self.truth.has_positive:
-            raise InputError("the validation truth has no positive: no epoch can be told from another by it")
+            raise InputError("the validation truth has no positive, so the best epoch cannot be selected")
         store.check_finite()
         self.features = Rows(store, device)
 
     def scores(self, weight: Tensor, bias: Tensor) -> list[float]:
-        """One score a head; NaN for a head that no longer predicts finite numbers."""
+        """One score per head; NaN for a head whose predictions are not finite."""
         heads, entries = len(weight), math.prod(self.truth.shape)
-        if entries > JUDGED and not callable(self.selection):
+        if entries > MAX_LOGITS and not callable(self.selection):
             each = (class_precision(self.features, weight[h], bias[h], self.truth) for h in range(heads))
             return [math.nan if precision is None else float(precision.nanmean()) for precision in each]
-        together = max(1, JUDGED // entries)  # heads whose logits are held at one time
+        together = max(1, MAX_LOGITS // entries)  # heads evaluated at a time
         return [
             score
             for start in range(0, heads, together)
@@ -72,12 +72,12 @@ class Judge:
 
 
 class KnownTruth:
-    """Where labels are present and which entries count, asked for by columns; of a large sparse table never all."""
+    """Which labels are present and which entries count, by columns; a large sparse table is never made dense."""
 
     def __init__(self, truth: Truth, device: torch.device) -> None:
         self._device = device
         self._dense: tuple[Tensor, Tensor | None] | None = None
-        if isinstance(truth, Labels) and math.prod(truth.shape) > JUDGED:
+        if isinstance(truth, Labels) and math.prod(truth.shape) > MAX_LOGITS:
             counts = truth.counts()
             self.shape, self.has_positive = truth.shape, bool(counts.positives.any())
             self._masked = bool(counts.negatives.any() and counts.unknowns.any())
@@ -91,7 +91,7 @@ class KnownTruth:
             self.shape, self.has_positive = (positive.shape[0], positive.shape[1]), bool(positive.any())
 
     def columns(self, part: slice) -> tuple[Tensor, Tensor | None]:
-        """(N, l) bool: present, and counted (None: all are)."""
+        """(N, l) bool: which labels are present, and which entries count (None: all)."""
         if self._dense is not None:
             positive, mask = self._dense
             return positive[:, part], None if mask is None else mask[:, part]
@@ -103,9 +103,9 @@ class KnownTruth:
 
 
 def class_precision(features: Rows, weight: Tensor, bias: Tensor, truth: KnownTruth) -> Tensor | None:
-    """Average precision of every class of a head (L, D), some classes at a time; None where a logit is not finite."""
+    """Average precision of every class of a head (L, D), in parts; None if a logit is not finite."""
     classes = len(weight)
-    width = max(1, JUDGED // len(features))
+    width = max(1, MAX_LOGITS // len(features))
     result = []
     for start in range(0, classes, width):
         part = slice(start, min(start + width, classes))
@@ -128,7 +128,7 @@ def logits_of_heads(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _positives(truth: Truth) -> tuple[Tensor, Tensor | None]:
-    """Where a label is present, (N, L) bool, and which entries count (None: all)."""
+    """Which labels are present, (N, L) bool, and which entries count (None: all)."""
     if isinstance(truth, Labels):
         table = torch.from_numpy(truth.dense())
     else:

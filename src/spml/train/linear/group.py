@@ -1,4 +1,4 @@
-"""The heads that see the same batches, trained as one matrix."""
+"""Heads that see the same batches, trained as one matrix."""
 
 import itertools
 import math
@@ -12,19 +12,20 @@ from torch import Tensor
 from spml.errors import InputError
 from spml.methods import Clock, Method, Problem, method
 from spml.train.accelerator import Accelerator
+from spml.train.experiment import Experiment
 from spml.train.linear.adam import HeadwiseAdam, PartwiseAdam
-from spml.train.linear.evaluator import Judge, logits_of_heads
-from spml.train.linear.heads import HeadResult, HeadSpec, Team, linear_start
+from spml.train.linear.evaluator import Evaluator, logits_of_heads
+from spml.train.linear.heads import HeadEnsemble, HeadResult, linear_start
 from spml.train.linear.rows import Rows, Tables, row_order
 
-MANY_ENTRIES = 2**22  # logits of a batch beyond which a step on a CPU goes by parts
-PART_ENTRIES = 2**20  # logits of a part
-PART_WEIGHTS = 2**23  # and its weights
+MANY_ENTRIES = 2**22  # logits per batch above which a step on a CPU is computed in parts
+PART_ENTRIES = 2**20  # logits per part
+PART_WEIGHTS = 2**23  # weights per part
 
 
 @dataclass(frozen=True)
 class Task:
-    """What all heads share."""
+    """What all heads of one call share."""
 
     features: Rows
     tables: Tables
@@ -41,35 +42,33 @@ class Task:
     def classes(self) -> int:
         return self.tables.shape[1]
 
-    def method(self, spec: HeadSpec, seeds: tuple[int, ...]) -> Method:
-        """The method of a head, prepared for as many heads as there are seeds."""
-        made = method(spec.method, **spec.settings)
-        if made.needs.head != "linear":
-            raise InputError(
-                f"method {spec.method!r} is made for the head {made.needs.head!r}, which features cannot have: "
-                f"it cannot be trained on them"
-            )
-        if type(made).objective is Method.objective:
-            raise InputError(f"method {spec.method!r} defines no objective, only a loss of images: it needs images")
-        made.prepare(Problem(self.tables.of(made).labels, k=self.k, seeds=seeds, features=True))
-        for name, state in made.state_dict().items():
+    def method(self, experiment: Experiment, seeds: tuple[int, ...]) -> Method:
+        """The method of an experiment, prepared for one head per seed."""
+        name = experiment.method
+        prepared = method(name, **experiment.settings)
+        if prepared.needs.head != "linear":
+            raise InputError(f"method {name!r} needs the head {prepared.needs.head!r}, which features cannot have")
+        if type(prepared).objective is Method.objective:
+            raise InputError(f"method {name!r} defines no objective, only a loss of images: it needs images")
+        prepared.prepare(Problem(self.tables.of(prepared).labels, k=self.k, seeds=seeds, features=True))
+        for key, state in prepared.state_dict().items():
             if state.shape[:1] != (len(seeds),):
-                raise InputError(f"method {spec.method!r} cannot train many heads: its {name!r} is not one a head")
-        return made.to(self.device)
+                raise InputError(f"method {name!r} cannot train many heads: its {key!r} has no dimension of heads")
+        return prepared.to(self.device)
 
     def clock(self, epoch: int, batch: int, batch_size: int) -> Clock:
         batches = math.ceil(self.rows / batch_size)
         return Clock(epoch, self.epochs, (epoch - 1) * batches + batch, self.epochs * batches)
 
 
-class Block:
-    """The heads of one method with one set of settings: one `Method`, its memory with a leading dimension of heads."""
+class MethodBlock:
+    """The heads of one method with the same settings: one `Method` whose memory has a leading dimension of heads."""
 
-    def __init__(self, specs: Sequence[HeadSpec], heads: slice, task: Task) -> None:
+    def __init__(self, experiments: Sequence[Experiment], heads: slice, task: Task) -> None:
         self.heads = heads  # among the group's heads, in order of method
-        self.method = task.method(specs[0], tuple(spec.seed for spec in specs))
+        self.method = task.method(experiments[0], tuple(each.train.seed for each in experiments))
         self.table = task.tables.of(self.method)
-        self.rates = [spec.learning_rate for spec in specs]
+        self.rates = [each.train.learning_rate for each in experiments]
         self.rate = torch.tensor(self.rates, device=task.device)[:, None, None]
         self.has_penalty = type(self.method).penalty is not Method.penalty
         self.has_after_step = type(self.method).after_step is not Method.after_step
@@ -77,27 +76,27 @@ class Block:
 
     @torch.enable_grad()
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
-        """The heads' values (h,) and the leaf (h, B, L) that takes the gradient of their logits."""
+        """The objective of each head (h,), and the leaf (h, B, L) that receives the gradient of their logits."""
         leaf = logits.detach().requires_grad_()
         values = self.method.objective(leaf, labels, rows, clock)
         if values.shape != logits.shape[:1]:
             raise InputError(
-                f"method {self.method.name!r} gives numbers of shape {tuple(values.shape)} for {len(logits)} heads: "
-                "its objective must take means and sums over the last two dimensions, so that each head has its own"
+                f"method {self.method.name!r} returns numbers of shape {tuple(values.shape)} for {len(logits)} heads: "
+                "its objective must take means and sums over the last two dimensions, and return one value per head"
             )
         return values, leaf
 
 
 @torch.enable_grad()
-def gradient_of(block: Block, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+def gradient_of(block: MethodBlock, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
     """The gradient (B, L) of the objective by one head's logits."""
     value, leaf = block.objective(logits[None], labels, rows, clock)
     (gradient,) = torch.autograd.grad(value.sum(), leaf)
     return gradient[0]
 
 
-def gradient_by_rows(block: Block, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
-    """The same, some rows at a time, of an objective that is the mean of its rows'. Written over the logits."""
+def gradient_by_rows(block: MethodBlock, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+    """`gradient_of` for an objective that is a mean over rows, some rows at a time. Overwrites the logits."""
     count, classes = logits.shape
     step = max(1, PART_ENTRIES // classes)
     for start in range(0, count, step):
@@ -107,50 +106,52 @@ def gradient_by_rows(block: Block, logits: Tensor, labels: Tensor, rows: Tensor,
     return logits
 
 
-class Group:
-    """The heads that see the same batches: one batch size, one seed. Its weights are one matrix, by learning rate."""
+class HeadGroup:
+    """Heads with the same batch size and seed, so the same batches. Their weights form one matrix, by learning rate."""
 
-    def __init__(self, teams: Sequence[Team], task: Task) -> None:
-        self.task, self.teams = task, teams
-        specs = [head for team in teams for head in team.heads]
-        self.batch_size, self.seed = specs[0].batch_size, specs[0].seed
-        by_rate = sorted(range(len(specs)), key=lambda i: specs[i].learning_rate)
-        self.specs, places = [specs[i] for i in by_rate], np.argsort(by_rate)
-        firsts = places[np.cumsum([0, *(len(team.heads) for team in teams[:-1])])].tolist()
-        # The heads of every team among all of the group; of one rate, they stay together.
-        self.heads_of = [slice(h, h + len(team.heads)) for h, team in zip(firsts, teams, strict=True)]
-        heads, classes, dim = len(specs), task.classes, task.features.dim
+    def __init__(self, ensembles: Sequence[HeadEnsemble], task: Task) -> None:
+        self.task, self.ensembles = task, ensembles
+        unsorted = [head for ensemble in ensembles for head in ensemble.heads]
+        self.batch_size, self.seed = unsorted[0].train.batch_size, unsorted[0].train.seed
+        by_rate = sorted(range(len(unsorted)), key=lambda i: unsorted[i].train.learning_rate)
+        self.heads, places = [unsorted[i] for i in by_rate], np.argsort(by_rate)
+        firsts = places[np.cumsum([0, *(len(ensemble.heads) for ensemble in ensembles[:-1])])].tolist()
+        # The positions of every ensemble's heads in the group; heads with the same rate are neighbours.
+        self.heads_of = [slice(h, h + len(ensemble.heads)) for h, ensemble in zip(firsts, ensembles, strict=True)]
+        heads, classes, dim = len(self.heads), task.classes, task.features.dim
 
-        by_method = sorted(range(heads), key=lambda h: self.specs[h].method_key)  # stable: by rate within a method
+        by_method = sorted(range(heads), key=lambda h: self.heads[h].method_key)  # stable: by rate within a method
         self.by_method = torch.tensor(by_method, device=task.device)
         self.by_rate = self.by_method.argsort()
-        self.blocks: list[Block] = []
+        self.blocks: list[MethodBlock] = []
         start = 0
-        for _, run in itertools.groupby(by_method, key=lambda h: self.specs[h].method_key):
-            members = [self.specs[h] for h in run]
-            self.blocks.append(Block(members, slice(start, start + len(members)), task))
+        for _, run in itertools.groupby(by_method, key=lambda h: self.heads[h].method_key):
+            members = [self.heads[h] for h in run]
+            self.blocks.append(MethodBlock(members, slice(start, start + len(members)), task))
             start += len(members)
 
         self.tables = {block.table for block in self.blocks}
         weight, bias = linear_start(dim, classes, self.seed)
         self.weight = weight.to(task.device).repeat(heads, 1, 1)  # (H, L, D)
         self.bias = bias.to(task.device).repeat(heads, 1)  # (H, L)
-        rates = [spec.learning_rate for spec in self.specs]
-        self.by_parts = PartwiseAdam(self.weight, self.bias, rates) if self._goes_by_parts() else None
+        rates = [head.train.learning_rate for head in self.heads]
+        self.by_parts = PartwiseAdam(self.weight, self.bias, rates) if self._needs_parts() else None
         if self.by_parts is None:
             self.weight.grad = self.weight_gradient = torch.zeros_like(self.weight)
             self.bias.grad = self.bias_gradient = torch.zeros_like(self.bias)
-        self.own = [
+        self.method_parameters = [
             (p, [multiple * rate for rate in block.rates])
             for block in self.blocks
             for parameters, multiple in block.method.parameter_groups()
             for p in parameters
         ]
-        self.adam = HeadwiseAdam([(self.weight, rates), (self.bias, rates), *self.own] if not self.by_parts else [])
+        self.adam = HeadwiseAdam(
+            [(self.weight, rates), (self.bias, rates), *self.method_parameters] if not self.by_parts else []
+        )
         self.stream = task.accelerator.new_stream()
         self.order = torch.empty(0, dtype=torch.int64)
 
-        self.scores: list[list[float]] = [[] for _ in self.specs]
+        self.scores: list[list[float]] = [[] for _ in self.heads]
         self.best = [(-math.inf, 0)] * heads  # score and epoch
         self.stopped: list[int | None] = [None] * heads
         self.kept: tuple[Tensor, Tensor, list[dict[str, Tensor]]] | None = None
@@ -162,7 +163,7 @@ class Group:
 
     @torch.no_grad()
     def step(self, rows: Tensor, clock: Clock) -> object:
-        """One batch for every head. Returns what its branches share, to be held until all work has joined."""
+        """One batch for every head. Returns tensors that its streams share: keep them until all streams have joined."""
         x = self.task.features.batch(rows)
         if self.by_parts is not None:
             self._step_by_parts(self.by_parts, x, rows, clock)
@@ -172,7 +173,7 @@ class Group:
         by_method = logits.index_select(1, self.by_method).transpose(0, 1)
         labels = {table: table.batch(rows) for table in self.tables}
 
-        def objective(block: Block) -> tuple[Tensor, Tensor]:
+        def objective(block: MethodBlock) -> tuple[Tensor, Tensor]:
             return block.objective(by_method[block.heads], labels[block.table], rows, clock)
 
         values, leaves = zip(*self.task.accelerator.run_branches(objective, self.blocks), strict=True)
@@ -186,27 +187,26 @@ class Group:
             if block.has_penalty:
                 self._add_penalty(block)
         self.adam.step()
-        own_gradients = [parameter.grad for parameter, _ in self.own]
-        for parameter, _ in self.own:
+        own_gradients = [parameter.grad for parameter, _ in self.method_parameters]
+        for parameter, _ in self.method_parameters:
             parameter.grad = None
         moving = [block for block in self.blocks if block.has_after_step]
         self.task.accelerator.run_branches(lambda block: block.method.after_step(block.rate), moving)
         return x, logits, by_method, labels, values, leaves, gradient, own_gradients
 
-    def _goes_by_parts(self) -> bool:
-        """Whether a batch has very many logits, and every method's objective falls apart into smaller ones.
+    def _needs_parts(self) -> bool:
+        """Whether a batch has very many logits, and every method's objective splits into parts.
 
-        Not on a GPU: there memory is not what many classes lack first, and a step is recorded as one graph.
+        Never on a GPU: there memory is not the bottleneck, and a step is recorded as one graph.
         """
         many = self.weight[..., 0].numel() * self.batch_size > MANY_ENTRIES
-        fitting = (block.method.needs.splits is not None and not block.has_penalty for block in self.blocks)
-        return self.task.device.type == "cpu" and many and all(fitting)
+        splits = (block.method.needs.splits is not None and not block.has_penalty for block in self.blocks)
+        return self.task.device.type == "cpu" and many and all(splits)
 
     def _step_by_parts(self, adam: PartwiseAdam, x: Tensor, rows: Tensor, clock: Clock) -> None:
-        """The same step with few logits at a time: neither those of all classes and their intermediate values nor
-        the gradient of all weights are ever held together."""
+        """The same step in parts: the logits of all classes and the gradient of all weights are never in memory."""
         _, classes, dim = self.weight.shape
-        width = max(1, min(PART_ENTRIES // self.batch_size, PART_WEIGHTS // dim))  # also in an epoch's last batch
+        width = max(1, min(PART_ENTRIES // self.batch_size, PART_WEIGHTS // dim))  # also for the last batch of an epoch
         parts = [slice(start, min(start + width, classes)) for start in range(0, classes, width)]
         labels = {table: table.batch(rows) for table in self.tables}
         by_method = self.by_method.tolist()
@@ -224,10 +224,10 @@ class Group:
                         gradient.mul_(logits.shape[1] / classes)
                     else:
                         gradient = whole[:, part]
-                    adam.move(head, part, (gradient.T @ x, gradient.sum(0)))
+                    adam.update(head, part, (gradient.T @ x, gradient.sum(0)))
 
-    def _add_penalty(self, block: Block) -> None:
-        """The gradient of the method's term on its heads' own parameters."""
+    def _add_penalty(self, block: MethodBlock) -> None:
+        """Add the gradient of the method's penalty on the parameters of its heads."""
         heads = self.by_method[block.heads]
         with torch.enable_grad():
             leaves = [t.index_select(0, heads).requires_grad_() for t in (self.weight, self.bias)]
@@ -241,20 +241,20 @@ class Group:
     # Between epochs
 
     @torch.no_grad()
-    def end_epoch(self, epoch: int, judge: Judge | None, patience: int | None) -> None:
-        """Tell the methods what is predicted now, judge every head and keep those that were never better."""
+    def end_epoch(self, epoch: int, evaluator: Evaluator | None, patience: int | None) -> None:
+        """Pass predictions to the methods, evaluate every head and keep those that improved."""
         batches = math.ceil(self.task.rows / self.batch_size)
         clock = self.task.clock(epoch, batches, self.batch_size)
         for block in self.blocks:
             if block.method.needs.epoch_predictions:
                 block.method.end_epoch(self._probabilities(self.by_method[block.heads]), clock)
-        if judge is None:
-            self.best = [(math.nan, epoch)] * len(self.specs)
+        if evaluator is None:
+            self.best = [(math.nan, epoch)] * len(self.heads)
             return
         better = []
-        for h, score in enumerate(self._scores(judge)):
+        for h, score in enumerate(self._scores(evaluator)):
             running = self.stopped[h] is None
-            # The first epoch is kept even where the head diverged in it: there is nothing better.
+            # The first epoch is kept even if the head diverged in it: there is nothing better.
             better.append(running and (epoch == 1 or score > self.best[h][0]))
             if running:
                 self.scores[h].append(score)
@@ -264,18 +264,18 @@ class Group:
                 self.stopped[h] = epoch
         self._keep(better)
 
-    def _scores(self, judge: Judge) -> list[float]:
-        """One score a head; heads that become one have that one's."""
+    def _scores(self, evaluator: Evaluator) -> list[float]:
+        """One score per head; the heads of an ensemble have the score of the merged head."""
         alone = [heads.start for heads in self.heads_of if heads.stop - heads.start == 1]
-        if len(alone) == len(self.specs):
-            return judge.scores(self.weight, self.bias)
-        scores = dict(zip(alone, judge.scores(self.weight[alone], self.bias[alone]), strict=True)) if alone else {}
-        for team, heads in zip(self.teams, self.heads_of, strict=True):
+        if len(alone) == len(self.heads):
+            return evaluator.scores(self.weight, self.bias)
+        scores = dict(zip(alone, evaluator.scores(self.weight[alone], self.bias[alone]), strict=True)) if alone else {}
+        for ensemble, heads in zip(self.ensembles, self.heads_of, strict=True):
             if heads.start not in scores:
-                weight, bias = team.merged(self.weight[heads], self.bias[heads], self.task.features)
-                (score,) = judge.scores(weight[None], bias[None])
+                weight, bias = ensemble.merged(self.weight[heads], self.bias[heads], self.task.features)
+                (score,) = evaluator.scores(weight[None], bias[None])
                 scores.update(dict.fromkeys(range(heads.start, heads.stop), score))
-        return [scores[h] for h in range(len(self.specs))]
+        return [scores[h] for h in range(len(self.heads))]
 
     def _keep(self, better: list[bool]) -> None:
         states = [block.method.state_dict() for block in self.blocks]
@@ -311,7 +311,7 @@ class Group:
         return all(epoch is not None for epoch in self.stopped)
 
     def results(self) -> list[HeadResult]:
-        """What became of every team."""
+        """The result of every ensemble."""
         states = [block.method.state_dict() for block in self.blocks]
         weight, bias, states = (self.weight, self.bias, states) if self.kept is None else self.kept
         of_head: dict[int, dict[str, Tensor]] = {}
@@ -319,25 +319,25 @@ class Group:
         for block, state in zip(self.blocks, states, strict=True):
             for place, h in enumerate(by_method[block.heads]):
                 of_head[h] = {name: value[place].detach().cpu().clone() for name, value in state.items()}
-        made = []
-        for team, heads in zip(self.teams, self.heads_of, strict=True):
-            one, shift = team.merged(weight[heads], bias[heads], self.task.features)
+        results = []
+        for ensemble, heads in zip(self.ensembles, self.heads_of, strict=True):
+            one, offset = ensemble.merged(weight[heads], bias[heads], self.task.features)
             first = heads.start
-            made.append(
+            results.append(
                 HeadResult(
-                    spec=team.spec,
+                    experiment=ensemble.experiment,
                     validation=self.scores[first],
                     best_epoch=self.best[first][1],
                     stopped_epoch=self.stopped[first] or self.task.epochs,
                     weight=one.T.cpu().clone(),
-                    bias=shift.cpu().clone(),
-                    method_state=team.state([of_head[h] for h in range(heads.start, heads.stop)]),
+                    bias=offset.cpu().clone(),
+                    method_state=ensemble.state([of_head[h] for h in range(heads.start, heads.stop)]),
                     labels=self.task.tables.labels,
                 )
             )
-        return made
+        return results
 
 
 def _copy_heads(kept: Tensor, value: Tensor, heads: Tensor) -> None:
-    """Overwrite some heads of what is kept."""
+    """Overwrite some of the kept heads."""
     kept.copy_(torch.where(heads.view(-1, *[1] * (value.dim() - 1)), value, kept))

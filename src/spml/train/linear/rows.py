@@ -1,4 +1,4 @@
-"""Features and labels as the heads read them: batches on the device."""
+"""Features and labels as batches on the device."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -14,9 +14,9 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import Method
 
-BLOCK = 2**22  # features handed out at one time when all rows are scored
-MEASURED = 4096  # rows at most that the mean row is taken from
-SMALL = 2**28  # bytes up to which features and label tables are copied into one matrix, whose batches are quick
+BLOCK = 2**22  # features per block when all rows are scored
+MEASURED = 4096  # largest number of rows from which the mean row is computed
+SMALL = 2**28  # largest size in bytes of features and label tables that are copied to the device
 
 
 class Features(Protocol):
@@ -64,12 +64,12 @@ class FeatureRows:
 
 
 def as_features(values: Any) -> Features:
-    """A feature store of a matrix, path or store."""
+    """A feature store from a matrix, a path or a store."""
     return values if isinstance(values, (FeatureStore, FeatureRows)) else FeatureStore(values)
 
 
 class Rows:
-    """Features as they are read: float32 batches on the device, from a copy there if that is small."""
+    """Float32 batches of features on the device, from a copy there if it is small."""
 
     def __init__(self, features: Features, device: torch.device) -> None:
         self.features, self.device, self.dim = features, device, features.dim
@@ -89,16 +89,16 @@ class Rows:
 
     @cached_property
     def centre(self) -> Tensor:
-        """(D,) The mean row, of some thousand evenly spaced ones."""
+        """The mean row, (D,), computed from some thousand evenly spaced rows."""
         return self.batch(torch.arange(0, len(self), len(self) // MEASURED + 1, device=self.device)).mean(0)
 
     def ahead(self, rows: Tensor) -> None:
-        """Start reading the rows of a later batch, where they lie in a file."""
+        """Start reading the rows of a later batch, if they are in a file."""
         if not self.resident and len(rows):
             self.features.ahead(rows)
 
     def blocks(self) -> Iterator[Tensor]:
-        """All rows in order, some at a time."""
+        """All rows in order, in blocks."""
         step = max(1, BLOCK // self.dim)
         for start in range(0, len(self), step):
             stop = min(start + step, len(self))
@@ -109,7 +109,7 @@ class Rows:
 
 
 class Table:
-    """A label table whose batches are made on the device."""
+    """A label table with batches on the device."""
 
     def __init__(self, labels: Labels, device: torch.device) -> None:
         self.labels, self.device = labels, device
@@ -122,7 +122,7 @@ class Table:
 
 
 class Tables:
-    """The label tables there are, by what a method may need of one."""
+    """The label tables, by what a method may need."""
 
     def __init__(self, labels: Labels, full: Labels | None, negatives: Labels | None, device: torch.device) -> None:
         for name, table in (("full_labels", full), ("negatives_labels", negatives)):
@@ -133,27 +133,26 @@ class Tables:
         self.labels, self.shape = labels, labels.shape
         self._given = {"positives": labels, "full": full or labels, "negatives": negatives or labels}
         self._device = device
-        self._made: dict[str, Table] = {}
+        self._tables: dict[str, Table] = {}
 
-    def of(self, asking: Method) -> Table:
-        """The table for a method; an error if it needs more than is known."""
-        need = asking.needs.labels
-        if need not in self._made:
+    def of(self, method: Method) -> Table:
+        """The table for a method; an error if it needs labels that are unknown."""
+        need = method.needs.labels
+        if need not in self._tables:
             given = self._given[need]
             if need == "full" and not given.is_full:
                 raise InputError(
-                    f"method {asking.name!r} needs full labels, but some are unknown: every label must be known, as "
+                    f"method {method.name!r} needs full labels, but some are unknown: every label must be "
                     "present (+1) or absent (-1)"
                 )
             if need == "negatives" and not given.counts().negatives.any():
                 raise InputError(
-                    f"method {asking.name!r} needs known negatives, but there are none: some labels must be known to "
-                    "be absent (-1)"
+                    f"method {method.name!r} needs known negatives, but there are none: some labels must be absent (-1)"
                 )
-            self._made[need] = Table(given, self._device)
-        return self._made[need]
+            self._tables[need] = Table(given, self._device)
+        return self._tables[need]
 
 
 def row_order(seed: int, epoch: int, rows: int) -> npt.NDArray[np.int64]:
-    """The order in which an epoch takes the training rows: a function of (seed, epoch)."""
+    """The order of the training rows in an epoch, a function of (seed, epoch)."""
     return np.random.default_rng((seed, epoch)).permutation(rows)

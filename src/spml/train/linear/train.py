@@ -1,143 +1,184 @@
-"""All heads of a list, in groups and shifts that fit into memory."""
+"""Train a list of heads, in groups and memory batches."""
 
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.train.accelerator import choose_accelerator
-from spml.train.linear.evaluator import Judge, Selection, Truth
-from spml.train.linear.group import Group, Task
-from spml.train.linear.heads import HeadResult, HeadSpec, Team
-from spml.train.linear.rows import Rows, Tables, as_features
-from spml.type_checks import check_type
+from spml.train.experiment import Experiment
+from spml.train.linear.evaluator import Evaluator, Selection, Truth
+from spml.train.linear.group import HeadGroup, Task
+from spml.train.linear.heads import HeadEnsemble, HeadResult
+from spml.train.linear.rows import Features, Rows, Tables, as_features
 
-SMALL_STEP = 2**27  # products of weights and features in a step up to which one CPU thread computes it
+SMALL_STEP = 2**27  # multiplications per step below which one CPU thread is used
 
 
 def train_heads(
     features: Any,
     labels: Labels,
-    specs: Sequence[HeadSpec],
+    experiments: Sequence[Experiment],
     *,
-    epochs: int = 25,
     validation: tuple[Any, Truth] | None = None,
-    k: float | None = None,
     device: str | torch.device = "cpu",
-    early_stopping: Literal["first-drop"] | int | None = None,
     full_labels: Labels | None = None,
     negatives_labels: Labels | None = None,
     selection: Selection = "map",
     memory_limit: int = 2**31,
     progress: bool = True,
 ) -> list[HeadResult]:
-    """Train every head of `specs`, each as a plain loop would train it alone, and return them in that order.
+    """Train one linear head per experiment, many at a time; each result equals training that head alone.
 
-    A head starts as `nn.Linear` does after `torch.manual_seed(seed)` and moves by Adam at its constant learning
-    rate over batches in an order drawn from (seed, epoch); the last batch of an epoch may be smaller.
+    A head starts as `nn.Linear` does after `torch.manual_seed(seed)`. Adam with a constant learning rate trains it on
+    batches whose order depends on (seed, epoch); the last batch of an epoch may be smaller.
 
-    features: a `FeatureStore`, or a matrix or .npy file one is made of. On a GPU they are kept there if they fit.
-    validation: (features, truth); the best epoch is kept by `selection`: mean AP, or a function of (scores,
-        truth), higher being better. In truth given as `Labels` unknown entries are left out, or count as absent
-        where no negative is known at all.
-    early_stopping: a head stops after this many epochs without a better score; "first-drop" is 1.
-    full_labels, negatives_labels: the tables for methods that need full labels or known negatives, where
-        `labels` is not such a table itself.
-    memory_limit: bytes that heads in training at one time may take, with what they remember; never less than one.
+    Parameters
+    ----------
+    features : FeatureStore, FeatureRows, array, tensor or path
+        One row per example; arrays, tensors and .npy files become a `FeatureStore`. On a GPU they are kept in its
+        memory if they fit.
+    labels : Labels
+        The labels to learn from.
+    experiments : sequence of Experiment
+        Method, settings and k of each head; of `train` the epochs, batch size, learning rate, seed and early stopping.
+    validation : (features, truth), optional
+        Rows that select the best epoch. Unknown entries of `Labels` are left out; without any known negative they
+        count as absent.
+    device : str or torch.device
+    full_labels, negatives_labels : Labels, optional
+        Labels for methods that need full labels or known negatives, if `labels` does not have them.
+    selection : "map" or callable
+        Score of an epoch: mean average precision, or a function of (scores, truth); higher is better.
+    memory_limit : int
+        Bytes for the heads that are trained at a time, with their methods' memory; one head is always trained.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    list of HeadResult
+        In the order of `experiments`.
+
+    Raises
+    ------
+    InputError
+        If inputs do not fit together, or a method cannot be trained on features.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from spml.labels import Labels
+    >>> from spml.train.experiment import Experiment
+    >>> x, labels = torch.randn(8, 3), Labels.from_indices([0, 1] * 4, ["cat", "dog"])
+    >>> (head,) = train_heads(x, labels, [Experiment.linear("an", epochs=2)], progress=False)
+    >>> head.score(x).shape
+    torch.Size([8, 2])
     """
     store, target = as_features(features), _device(device)
+    _check(store, labels, experiments, validation)
+    evaluator = None if validation is None else Evaluator(*validation, store.dim, labels.num_classes, selection, target)
+    rows, tables = Rows(store, target), Tables(labels, full_labels, negatives_labels, target)
+    ensembles = [HeadEnsemble.of(experiment, labels.num_classes) for experiment in experiments]
+    results: dict[int, HeadResult] = {}
+    with _progress(sum(experiment.train.epochs for experiment in experiments) if progress else 0) as advance:
+        for (epochs, patience, k), members in _by_task(experiments).items():
+            task = Task(rows, tables, epochs, k, target, choose_accelerator(target))
+            for batch in _memory_batches(ensembles, members, task, memory_limit):
+                groups = [HeadGroup([ensembles[i] for i in indices], task) for indices in batch]
+                with _threads_for(groups):
+                    _train_groups(groups, task, evaluator, patience, advance)
+                for group, indices in zip(groups, batch, strict=True):
+                    results.update(zip(indices, group.results(), strict=True))
+    return [results[i] for i in range(len(experiments))]
+
+
+def _check(store: Features, labels: Labels, experiments: Sequence[Experiment], validation: Any) -> None:
     if not isinstance(labels, Labels):
-        raise InputError(f"labels must be Labels, as Labels.from_indices or from_matrix makes them, not {type(labels)}")
-    for spec in specs:
-        if not isinstance(spec, HeadSpec):
-            raise InputError(f"specs must be HeadSpecs, as HeadSpec('an'), not {spec!r}")
-    if not specs:
-        raise InputError("there are no heads to train: specs is empty")
-    check_type("epochs", epochs, int)
-    if epochs < 1:
-        raise InputError(f"epochs must be at least 1, not {epochs}")
+        raise InputError(f"labels must be Labels, as built by Labels.from_indices or from_matrix, not {type(labels)}")
+    for experiment in experiments:
+        if not isinstance(experiment, Experiment):
+            raise InputError(f"experiments must be Experiments, as Experiment.linear('an'), not {experiment!r}")
+        if experiment.train.early_stopping is not None and validation is None:
+            raise InputError("early_stopping needs validation: give features and their true labels")
+    if not experiments:
+        raise InputError("there are no heads to train: experiments is empty")
     if len(store) != len(labels):
-        raise InputError(f"there are {len(store)} rows of features, but labels for {len(labels)} rows")
-    patience = 1 if early_stopping == "first-drop" else early_stopping
-    if patience is not None and patience < 1:
-        raise InputError(f"early_stopping must be 'first-drop', at least 1 or None, not {early_stopping!r}")
-    if patience is not None and validation is None:
-        raise InputError("early_stopping needs validation: give features and their true labels")
+        raise InputError(f"{len(store)} rows of features, but labels for {len(labels)} rows")
     store.check_finite()
     if validation is not None and isinstance(validation[1], Labels):
         labels.check_same_classes(validation[1], "validation")
-    judge = None if validation is None else Judge(*validation, store.dim, labels.num_classes, selection, target)
-    tables = Tables(labels, full_labels, negatives_labels, target)
-    task = Task(Rows(store, target), tables, epochs, k, target, choose_accelerator(target))
-
-    teams = [Team.of(spec, labels.num_classes) for spec in specs]
-    results: dict[int, HeadResult] = {}
-    with _progress(len(specs) * epochs if progress else 0) as advance:
-        for shift in _shifts(teams, task, memory_limit):
-            groups = [Group([teams[i] for i in indices], task) for indices in shift]
-            with _threads_for(groups):
-                _train_shift(groups, task, judge, patience, advance)
-            for group, indices in zip(groups, shift, strict=True):
-                results.update(zip(indices, group.results(), strict=True))
-    return [results[i] for i in range(len(specs))]
 
 
-def _shifts(teams: Sequence[Team], task: Task, memory_limit: int) -> Iterator[list[list[int]]]:
-    """Groups of heads (as indices of teams) by batch size and seed, in shifts that are trained side by side.
+def _by_task(experiments: Sequence[Experiment]) -> dict[tuple[int, int | None, float | None], list[int]]:
+    """Indices of experiments, by what all heads of a task have in common."""
+    tasks: dict[tuple[int, int | None, float | None], list[int]] = defaultdict(list)
+    for i, experiment in enumerate(experiments):
+        tasks[experiment.train.epochs, experiment.train.early_stopping, experiment.k].append(i)
+    return tasks
 
-    Heads of one batch size and seed see the same batches and form a group. On a CPU groups take turns, since one
-    alone keeps it busy and its weights near; on a GPU those of one batch size share every step.
+
+def _memory_batches(
+    ensembles: Sequence[HeadEnsemble], members: Sequence[int], task: Task, memory_limit: int
+) -> Iterator[list[list[int]]]:
+    """Groups of ensembles (as indices), in memory batches: the groups that are trained at the same time.
+
+    A group has one batch size and seed. On a CPU groups take turns, since one keeps it busy and its weights in the
+    cache; on a GPU those with the same batch size share every step.
     """
     bytes_of: dict[tuple[str, str], int] = {}
-    specs = [team.spec for team in teams]
     groups: dict[int, list[list[int]]] = defaultdict(list)
-    order = sorted(range(len(specs)), key=lambda i: (specs[i].batch_size, specs[i].seed))
-    for (size, _), members in itertools.groupby(order, key=lambda i: (specs[i].batch_size, specs[i].seed)):
+    for key, of_key in itertools.groupby(sorted(members, key=_batches_of(ensembles)), key=_batches_of(ensembles)):
         group: list[int] = []
         taken = 0
-        for i in members:
-            key = specs[i].method_key
-            if key not in bytes_of:
-                bytes_of[key] = sum(_bytes_of_head(head, task) for head in teams[i].heads)
-            if group and taken + bytes_of[key] > memory_limit:
-                groups[size].append(group)
+        for i in of_key:
+            name = ensembles[i].experiment.method_key
+            if name not in bytes_of:
+                bytes_of[name] = sum(_bytes_of_head(head, task) for head in ensembles[i].heads)
+            if group and taken + bytes_of[name] > memory_limit:
+                groups[key[0]].append(group)
                 group, taken = [], 0
             group.append(i)
-            taken += bytes_of[key]
-        groups[size].append(group)
+            taken += bytes_of[name]
+        groups[key[0]].append(group)
     for of_size in groups.values():
-        shift: list[list[int]] = []
+        batch: list[list[int]] = []
         taken = 0
         for group in of_size:
-            needed = sum(bytes_of[specs[i].method_key] for i in group)
-            if shift and (task.device.type == "cpu" or taken + needed > memory_limit):
-                yield shift
-                shift, taken = [], 0
-            shift.append(group)
+            needed = sum(bytes_of[ensembles[i].experiment.method_key] for i in group)
+            if batch and (task.device.type == "cpu" or taken + needed > memory_limit):
+                yield batch
+                batch, taken = [], 0
+            batch.append(group)
             taken += needed
-        yield shift
+        yield batch
 
 
-def _bytes_of_head(spec: HeadSpec, task: Task) -> int:
-    """What one head takes in training: weights and the method's state, their gradients, moments and best epoch."""
-    made = task.method(spec, (spec.seed,))
-    parameters = task.classes * (task.features.dim + 1) + sum(p.numel() for p in made.parameters())
-    return 5 * 4 * parameters + 2 * sum(b.nbytes for b in made.buffers())
+def _batches_of(ensembles: Sequence[HeadEnsemble]) -> Callable[[int], tuple[int, int]]:
+    """What decides which batches an ensemble sees: batch size and seed."""
+    return lambda i: (ensembles[i].experiment.train.batch_size, ensembles[i].experiment.train.seed)
 
 
-def _train_shift(
-    groups: list[Group],
+def _bytes_of_head(head: Experiment, task: Task) -> int:
+    """Memory of one head in training: weights and method state, their gradients, moments and best epoch."""
+    method = task.method(head, (head.train.seed,))
+    parameters = task.classes * (task.features.dim + 1) + sum(p.numel() for p in method.parameters())
+    return 5 * 4 * parameters + 2 * sum(b.nbytes for b in method.buffers())
+
+
+def _train_groups(
+    groups: list[HeadGroup],
     task: Task,
-    judge: Judge | None,
+    evaluator: Evaluator | None,
     patience: int | None,
     advance: Callable[[int], None],
 ) -> None:
-    """All epochs of groups of one batch size, step by step side by side."""
+    """All epochs of groups with one batch size, step by step in parallel."""
     size = groups[0].batch_size
     for epoch in range(1, task.epochs + 1):
         active = [group for group in groups if not group.finished]
@@ -149,17 +190,17 @@ def _train_shift(
         for start in range(done, task.rows, size):
             clock = task.clock(epoch, start // size, size)
             for group in active:
-                if len(active) == 1:  # several take turns, each with an order of its own
+                if len(active) == 1:  # several groups take turns, each with its own order of rows
                     task.features.ahead(group.order[start + size : start + 2 * size])
                 group.step(group.order[start : start + size], clock)
         for group in active:
-            group.end_epoch(epoch, judge, patience)
-        advance(sum(len(group.teams) for group in groups))
+            group.end_epoch(epoch, evaluator, patience)
+        advance(sum(len(group.ensembles) for group in groups))
 
 
 @contextmanager
-def _threads_for(groups: list[Group]) -> Iterator[None]:
-    """One CPU thread for small steps: they gain little from more, and on a busy machine wait long for each other."""
+def _threads_for(groups: list[HeadGroup]) -> Iterator[None]:
+    """Use one CPU thread for small steps: more gain little, and wait long for each other on a busy machine."""
     threads = torch.get_num_threads()
     products = groups[0].weight.numel() * groups[0].batch_size
     torch.set_num_threads(1 if products < SMALL_STEP else threads)
@@ -172,13 +213,13 @@ def _threads_for(groups: list[Group]) -> Iterator[None]:
 def _device(name: str | torch.device) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"the device is {str(device)!r}, but there is no GPU here: use 'cpu'")
+        raise InputError(f"device is {str(device)!r}, but no GPU is available: use 'cpu'")
     return device
 
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar over epochs of heads; none where the total is 0."""
+    """A progress bar over epochs of heads; none if the total is 0."""
     if not total:
         yield lambda heads: None
         return

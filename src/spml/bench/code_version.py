@@ -1,0 +1,76 @@
+"""A digest of the code that can change a result, so that a result belongs to the code that computed it."""
+
+import ast
+import functools
+import hashlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from spml.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("labels", "losses", "metrics", "methods", "models", "data", "accel", "train", "bench/measure.py")
+
+
+def code_version(method: str) -> str:
+    """Digest of the source that decides the results of a method.
+
+    It covers the packages that a training uses, and for a method that lives outside of this package all modules of
+    its own package, or its file. Comments, docstrings and formatting do not count.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+
+    Returns
+    -------
+    str
+        12 hexadecimal digits.
+    """
+    return _digest((_package_version(), *map(_parsed, plugin_files(method))))
+
+
+@functools.cache
+def _package_version() -> str:
+    places = [ROOT / part for part in PARTS]
+    return _digest(f"{path.relative_to(ROOT)} {_parsed(path)}" for path in _python_files(places))
+
+
+def plugin_files(method: str) -> list[Path]:
+    """The files of a method that lives outside of this package: its top-level package, or its module."""
+    modules = {part.__module__ for part in METHODS[method].__mro__}
+    modules.add(getattr(METHODS[method], "function", METHODS[method]).__module__)
+    places: list[Path] = []
+    for top in {module.partition(".")[0] for module in modules} - {"spml", "torch", "builtins", "typing", "abc"}:
+        module = sys.modules[top]
+        found = list(getattr(module, "__path__", ())) or [getattr(module, "__file__", None)]
+        places += [Path(place) for place in found if place]
+    return list(_python_files(places))
+
+
+def _python_files(places: Iterable[Path]) -> Iterable[Path]:
+    for place in sorted(places):
+        yield from [place] if place.suffix == ".py" else sorted(place.rglob("*.py"))
+
+
+def _parsed(path: Path) -> str:
+    """The syntax tree of a file without strings that stand alone, which are documentation."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [line for line in body if not _is_text(line)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _digest(texts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,93 @@
+"""The numbers of one run: test, recovery and agreement with the truth."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spml import metrics
+from spml.data.dataset import Dataset
+from spml.methods import METHODS
+from spml.train.experiment import Experiment
+from spml.train.label_draw import LabelDraw
+
+Row = dict[str, Any]
+
+
+def described(experiment: Experiment) -> Row:
+    """The columns that name an experiment in a table of runs."""
+    return {
+        "method": experiment.method,
+        "settings": json.dumps(experiment.settings),
+        "seed": experiment.train.seed,
+    }
+
+
+def diverged(experiment: Experiment) -> Row:
+    """The row of a run whose model was not finite after any epoch: chosen last, with nothing measured."""
+    return described(experiment) | {"validation_map": 0.0, "seconds": None, "diverged": True}
+
+
+def measure(experiment: Experiment, dataset: Dataset, test: Tensor, training: Tensor) -> Row:
+    """Compare predictions with the truth.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    dataset : Dataset
+    test : Tensor of shape (n_test, n_classes)
+        Probabilities for the test rows.
+    training : Tensor of shape (n_training, n_classes)
+        Probabilities for the training rows of the experiment.
+
+    Returns
+    -------
+    dict
+        test_map: mAP, a class without positives counting 0 as in the papers. test_micro_f1, test_macro_f1: F1 at the
+        method's threshold. test_ppv, test_npv: predictive values. test_ap: average precision per class.
+        recovery_map, recovery_unobserved_map: mAP of the training rows, on all and on the unobserved labels; None
+        where their full labels are unknown. labels: number of labels learned from.
+    """
+    method, draw = METHODS[experiment.method], experiment.draw or LabelDraw()
+    truth = torch.from_numpy(dataset.full_labels(dataset.test).dense() > 0).to(test.device)
+    values = metrics.predictive_values(test, truth, _threshold(experiment))
+    learned = draw.shown(dataset, method.needs.labels)[1]
+    return {
+        "test_map": metrics.mean_average_precision(test, truth, empty="zero"),
+        "test_micro_f1": metrics.f1(test, truth, method.f1_threshold, "micro"),
+        "test_macro_f1": metrics.f1(test, truth, method.f1_threshold, "macro"),
+        "f1_threshold": method.f1_threshold,
+        **_recovery(draw, dataset, training),
+        "test_ppv": _number(values.ppv),
+        "test_npv": _number(values.npv),
+        "labels": int(np.count_nonzero(learned.dense())),
+        "test_ap": torch.nan_to_num(metrics.average_precision(test, truth), nan=0.0).tolist(),
+    }
+
+
+def _recovery(draw: LabelDraw, dataset: Dataset, training: Tensor) -> Row:
+    """mAP of the training rows against their true labels (Cole et al., Table 2)."""
+    rows, observed = draw.shown(dataset)
+    if not dataset.fully_labelled[rows].all():
+        return {"recovery_map": None, "recovery_unobserved_map": None}
+    truth = torch.from_numpy(dataset.full_labels(rows).dense() > 0).to(training.device)
+    hidden = torch.from_numpy(observed.dense() == 0).to(training.device)
+    return {
+        "recovery_map": metrics.mean_average_precision(training, truth, empty="zero"),
+        "recovery_unobserved_map": metrics.mean_average_precision(training, truth, mask=hidden, empty="zero"),
+    }
+
+
+def _threshold(experiment: Experiment) -> float:
+    """Where the method itself calls a label present: its setting `threshold`, or 0.5."""
+    defaults = {f.name: f.default for f in fields(METHODS[experiment.method].Settings)}
+    return float(experiment.settings.get("threshold", defaults.get("threshold", 0.5)))
+
+
+def _number(value: float) -> float | None:
+    return None if value != value else float(value)

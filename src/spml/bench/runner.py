@@ -1,0 +1,372 @@
+"""Run experiments once: networks on images one by one or in processes, linear heads many at a time."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from spml.bench.code_version import code_version
+from spml.bench.data import DataSource
+from spml.bench.measure import Row, described, diverged, measure
+from spml.bench.workers import in_workers, interrupted
+from spml.data.dataset import Dataset
+from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import ImageStore
+from spml.errors import DivergedError, InputError
+from spml.methods import METHODS, method
+from spml.models import build_classifier
+from spml.runs.files import atomic_path, read_tensors, write_tensors, write_text
+from spml.runs.folder import RunFolder, open_run
+from spml.train.device import choose_device
+from spml.train.experiment import Experiment
+from spml.train.label_draw import LabelDraw
+from spml.train.linear import FeatureRows, HeadResult, train_heads
+from spml.train.pooled_features import pooled_features
+from spml.train.run_experiment import as_shown, head_of, run_experiment
+
+Say = Callable[[str], None]
+
+
+class Runner:
+    """Runs experiments that have not run and finds the results of those that have.
+
+    A result is identified by the experiment, its data and the code that can change it.
+
+    Parameters
+    ----------
+    sources : sequence of DataSource
+    out : Path
+        Folder for all results.
+    device : {"auto", "cpu", "cuda"}
+    workers : int
+        Runs at a time. On a GPU linear heads are always trained in one process.
+    say : callable
+        Receives progress messages.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[DataSource],
+        out: Path,
+        *,
+        device: str = "auto",
+        workers: int = 1,
+        say: Say = lambda line: None,
+    ) -> None:
+        self.sources = {source.name: source for source in sources}
+        self.out, self.device, self.workers, self.say = out, device, workers, say
+        self._with_features: dict[tuple[str, str, int], Dataset] = {}
+        self.notes: list[str] = []
+
+    def rows(self, experiments: Sequence[Experiment]) -> list[Row]:
+        """The result of every experiment, in their order; missing ones are run first."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        missing = {self.path(each): each for each in experiments if not self.done(each)}
+        if missing:
+            found = len({self.path(each) for each in experiments}) - len(missing)
+            self.say(f"{len(missing)} runs to do" + (f", {found} already done" if found else ""))
+            clock = _Clock(len(missing), self.say)
+            self._run_heads([each for each in missing.values() if each.features], clock)
+            self._run_networks([each for each in missing.values() if not each.features], clock)
+        return [json.loads(self.path(each).read_text(encoding="utf-8")) for each in experiments]
+
+    def path(self, experiment: Experiment) -> Path:
+        """The file of an experiment's result."""
+        identity = [experiment.record(), self.dataset(experiment).fingerprint(), code_version(experiment.method)]
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+        name = f"{experiment.method}-{digest}"
+        return self.out / f"{name}.json" if experiment.features else self.out / name / "result.json"
+
+    def done(self, experiment: Experiment) -> bool:
+        """Whether the experiment has a result. Does not compute features."""
+        source = self.sources[experiment.data]
+        computed = experiment.features and source.feature_file is None
+        if computed and not self._feature_path(self._images(experiment), experiment).exists():
+            return False
+        return self.path(experiment).exists()
+
+    def dataset(self, experiment: Experiment) -> Dataset:
+        """The images of an experiment's data set, or its features: those that come with it, or computed ones."""
+        if not experiment.features:
+            return self._images(experiment)
+        key = (experiment.data, experiment.backbone, experiment.image_size)
+        if key not in self._with_features:
+            self._with_features[key] = self._features(experiment)
+        return self._with_features[key]
+
+    def finished(self, experiment: Experiment) -> RunFolder | None:
+        """The experiment as a finished run, for the report; None if its predictions were not kept."""
+        path = self.path(experiment)
+        if experiment.features:
+            return self._head_as_run(experiment, path) if path.with_suffix(".safetensors").exists() else None
+        try:
+            return open_run(path.parent)
+        except InputError:
+            return None
+
+    def forget_weights(self, experiments: Sequence[Experiment], chosen: Sequence[Experiment]) -> None:
+        """Delete the weights of heads that were not chosen; their results stay."""
+        kept = {self.path(each) for each in chosen}
+        for path in {self.path(each) for each in experiments if each.features} - kept:
+            path.with_suffix(".safetensors").unlink(missing_ok=True)
+
+    # Data
+
+    def _images(self, experiment: Experiment) -> Dataset:
+        source = self.sources[experiment.data]
+        return source.open(features=False, image_size=experiment.image_size, cache_path=self.out)
+
+    def _features(self, experiment: Experiment) -> Dataset:
+        source, size = self.sources[experiment.data], experiment.image_size
+        if source.feature_file is not None:
+            self.notes.append(
+                f"{source.name}: the features are {source.feature_file.name}; the protocol names "
+                f"{experiment.backbone} at {size} pixels."
+            )
+            return source.open(features=True, image_size=size)
+        images = self._images(experiment)
+        self.notes.append(f"{source.name}: the features are {experiment.backbone}'s at {size} pixels.")
+        path = self._feature_path(images, experiment)
+        if not path.exists():
+            self._compute_features(images, experiment, path)
+        return replace(images, store=FeatureStore(path))
+
+    def _feature_path(self, images: Dataset, experiment: Experiment) -> Path:
+        name = f"{experiment.data}-{experiment.backbone}-{experiment.image_size}-{images.fingerprint()}"
+        return self.out / f"features-{name}.npy"
+
+    def _compute_features(self, images: Dataset, experiment: Experiment, path: Path) -> None:
+        assert isinstance(images.store, ImageStore)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.say(f"computing features of {len(images)} images with {experiment.backbone}")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # a backbone without pretrained weights is always the same
+            classifier = build_classifier(experiment.backbone, len(images.classes), image_size=experiment.image_size)
+        every = np.arange(len(images))
+        features = pooled_features(classifier, images.store, every, choose_device(self.device))
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            np.save(file, features.batch(every).numpy())
+
+    # Networks on images
+
+    def _run_networks(self, experiments: Sequence[Experiment], clock: _Clock) -> None:
+        for row in self._network_rows(experiments):
+            result = f"{row['method']} seed {row['seed']}: validation {100 * row['validation_map']:.2f}"
+            clock.finished(1, result if row["seconds"] is None else f"{result}, {row['seconds']:.0f} s")
+
+    def _network_rows(self, experiments: Sequence[Experiment]) -> Iterator[Row]:
+        if self.workers == 1 or len(experiments) < 2:
+            for each in experiments:
+                yield self.run_network(each)
+            return
+        tasks = [(self._spec(), each) for each in experiments]
+        names = [each.entry for each in experiments]
+        # Closed here: a generator that is closed does not close those it iterates over.
+        results = in_workers(_run_network_in_worker, tasks, names, device=self.device, workers=self.workers)
+        with closing(results) as done:
+            for _, row in done:
+                yield row
+
+    def run_network(self, experiment: Experiment, interrupted: threading.Event | None = None) -> Row:
+        """Train a network, unless it has a result, and return that."""
+        path, dataset, device = self.path(experiment), self.dataset(experiment), choose_device(self.device)
+        if path.exists():
+            existing: Row = json.loads(path.read_text(encoding="utf-8"))
+            return existing
+        resumed = (path.parent / "last.safetensors").exists()
+        resident = _start_memory_count(dataset, device)
+        head = head_of(experiment, method(experiment.method, **experiment.settings), dataset)
+        row = described(experiment) | {"head": head, "code": code_version(experiment.method)}
+        options: dict[str, Any] = {"device": self.device, "progress": False, "interrupted": interrupted}
+        try:
+            best = run_experiment(experiment, dataset, path.parent, **options)
+        except DivergedError:
+            if (path.parent / "best.safetensors").exists():
+                raise  # it diverged later: its earlier epochs are not thrown away
+            row = diverged(experiment) | row
+        else:
+            row |= network_row(experiment, dataset, open_run(path.parent), best)
+            row["seconds"] = None if resumed else round(best["seconds"], 2)
+            row["memory_gib"] = None if resident is None else _peak_memory(resident)
+        write_text(path, json.dumps(row))
+        return row
+
+    # Linear heads
+
+    def _run_heads(self, experiments: Sequence[Experiment], clock: _Clock) -> None:
+        on_gpu = choose_device(self.device).type == "cuda"
+        chunks: dict[tuple[Any, ...], list[Experiment]] = {}
+        for each in experiments:  # the heads of a chunk are trained as one matrix; a kill loses at most a chunk
+            train = each.train
+            alone = None if on_gpu else (each.entry, train.seed)  # on a CPU larger chunks are no faster
+            inputs = (each.data, each.backbone, each.image_size, each.draw)
+            key = (inputs, train.epochs, train.early_stopping, each.k, train.batch_size, alone)
+            chunks.setdefault(key, []).append(each)
+        for chunk, seconds in self._run_chunks(list(chunks.values()), 1 if on_gpu else self.workers):
+            methods = ", ".join(dict.fromkeys(each.entry for each in chunk))
+            clock.finished(len(chunk), f"{len(chunk)} heads of {methods} in {seconds:.0f} s")
+
+    def _run_chunks(self, chunks: Sequence[list[Experiment]], workers: int) -> Iterator[tuple[list[Experiment], float]]:
+        """Each chunk when it is done, and its seconds."""
+        if workers == 1 or len(chunks) == 1:
+            for chunk in chunks:
+                yield chunk, self.run_chunk(chunk, progress=sys.stderr.isatty())
+            return
+        tasks = [(self._spec(), chunk) for chunk in chunks]
+        names = [chunk[0].entry for chunk in chunks]
+        results = in_workers(_run_chunk_in_worker, tasks, names, device=self.device, workers=workers, abrupt=True)
+        with closing(results) as done:
+            for number, seconds in done:
+                yield chunks[number], seconds
+
+    def run_chunk(self, experiments: Sequence[Experiment], progress: bool) -> float:
+        """Train heads on the same data together, write their results and return the seconds."""
+        started = time.perf_counter()
+        dataset, draw = self.dataset(experiments[0]), experiments[0].draw or LabelDraw()
+        store, (rows, labels) = dataset.store, draw.shown(dataset)
+        assert isinstance(store, FeatureStore)
+        known = bool(dataset.fully_labelled[rows].all())
+        results = train_heads(
+            FeatureRows(store, rows),
+            labels,
+            experiments,
+            validation=(FeatureRows(store, dataset.validation), dataset.full_labels(dataset.validation)),
+            device=choose_device(self.device),
+            full_labels=dataset.full_labels(rows) if known else None,
+            negatives_labels=draw.shown(dataset, "negatives")[1] if known else None,
+            progress=progress,
+        )
+        seconds = round((time.perf_counter() - started) / len(experiments), 2)
+        for experiment, result in zip(experiments, results, strict=True):
+            self._write_head(experiment, dataset, rows, result, seconds)
+        return time.perf_counter() - started
+
+    def _write_head(
+        self, experiment: Experiment, dataset: Dataset, rows: np.ndarray, result: HeadResult, seconds: float
+    ) -> None:
+        path, more = self.path(experiment), {"seconds": seconds, "code": code_version(experiment.method)}
+        if not torch.isfinite(result.weight).all():
+            write_text(path, json.dumps(diverged(experiment) | more))
+            return
+        store = dataset.store
+        assert isinstance(store, FeatureStore)
+        test, training = (torch.sigmoid(result.score(FeatureRows(store, part))) for part in (dataset.test, rows))
+        row = {
+            **described(experiment),
+            "best_epoch": result.best_epoch,
+            "validation_map": max((score for score in result.validation if score == score), default=0.0),
+            "validation_curve": result.validation,
+            **measure(experiment, dataset, test, training),
+            **more,
+        }
+        write_tensors(path.with_suffix(".safetensors"), {"weight": result.weight, "bias": result.bias}, {})
+        write_text(path, json.dumps(row))
+
+    def _head_as_run(self, experiment: Experiment, path: Path) -> RunFolder:
+        row = json.loads(path.read_text(encoding="utf-8"))
+        tensors, _ = read_tensors(path.with_suffix(".safetensors"))
+        draw, dataset = experiment.draw or LabelDraw(), self.dataset(experiment)
+        learned = draw.shown(dataset, METHODS[experiment.method].needs.labels)[1]
+        shown = as_shown(dataset, draw)
+        blocks = np.array_split(np.arange(len(dataset)), max(1, len(dataset) // 4096))
+        logits = torch.cat([dataset.store.batch(rows) @ tensors["weight"] + tensors["bias"] for rows in blocks])
+        return RunFolder(
+            folder=path.with_suffix(""),
+            record={
+                "method": {"name": experiment.method, **experiment.settings},
+                "train": experiment.train.as_record(),
+                "model": {"head": "linear on features"},
+                "data": {"labels": learned.fingerprint()},
+                "k": experiment.k,
+            },
+            best={"score": row["validation_map"], "epoch": row["best_epoch"], "weights": "raw"},
+            log=[],  # the loss of a head is not kept; the report of the benchmark draws its validation curve
+            names=dataset.names.tolist(),
+            labels=shown.labels,
+            truth=None if dataset.truth is None else dataset.truth.open(),
+            probabilities=torch.sigmoid(logits).numpy(),
+            train=shown.train,
+            validation=dataset.validation,
+            test=dataset.test,
+            source=dataset.source,
+        )
+
+    def _spec(self) -> tuple[Any, ...]:
+        """What a worker needs to build the same runner."""
+        return tuple(self.sources.values()), self.out, self.device
+
+
+_runners: dict[tuple[Any, ...], Runner] = {}  # of a worker: kept between tasks, with the data it has opened
+
+
+def _runner(spec: tuple[Any, ...]) -> Runner:
+    if spec not in _runners:
+        sources, out, device = spec
+        _runners[spec] = Runner(sources, out, device=device)
+    return _runners[spec]
+
+
+def _run_network_in_worker(spec: tuple[Any, ...], experiment: Experiment) -> Row:
+    return _runner(spec).run_network(experiment, interrupted)
+
+
+def _run_chunk_in_worker(spec: tuple[Any, ...], experiments: Sequence[Experiment]) -> float:
+    return _runner(spec).run_chunk(experiments, progress=False)
+
+
+def network_row(experiment: Experiment, dataset: Dataset, run: RunFolder, best: dict[str, Any]) -> Row:
+    """What is measured of a trained network."""
+    test, training = (torch.from_numpy(run.probabilities[rows]) for rows in (run.test, run.train))
+    return {
+        "best_epoch": best["epoch"],
+        "weights": best["weights"],
+        "validation_map": best["score"],
+        **measure(experiment, dataset, test, training),
+        "rows_per_second": round(float(np.median([line["rows_per_second"] for line in run.epochs()])), 1),
+    }
+
+
+def _start_memory_count(dataset: Dataset, device: torch.device) -> int | None:
+    """Bytes on the GPU before training, with the images; None without a GPU."""
+    if device.type != "cuda":
+        return None
+    dataset.store.to_device(device)
+    gc.collect()  # the run before this one refers to itself; it must not be freed during this one
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+def _peak_memory(resident: int) -> float:
+    return round((torch.cuda.max_memory_allocated() - resident) / 2**30, 3)
+
+
+class _Clock:
+    """Counts runs and estimates the time that is left."""
+
+    def __init__(self, total: int, say: Say) -> None:
+        self.total, self.say, self.count, self.started = total, say, 0, time.perf_counter()
+
+    def finished(self, runs: int, result: str) -> None:
+        self.count += runs
+        left = (time.perf_counter() - self.started) / self.count * (self.total - self.count)
+        rest = f", about {duration(left)} left" if self.count < self.total else ""
+        self.say(f"[{self.count}/{self.total}] {result}{rest}")
+
+
+def duration(seconds: float) -> str:
+    """40 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

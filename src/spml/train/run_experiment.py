@@ -1,0 +1,217 @@
+"""From an experiment and a data set to a finished run folder: the path that training and benchmark share."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from spml.data import ImageStore
+from spml.data.dataset import Dataset, truth_closed
+from spml.errors import InputError
+from spml.labels import Entries, Labels
+from spml.methods import Method, method
+from spml.models import Classifier, build_classifier
+from spml.models.feature_classifier import FeatureClassifier
+from spml.runs.files import lock_folder, read_json, read_record
+from spml.runs.log import Tracker
+from spml.train.device import choose_device
+from spml.train.examples import Examples
+from spml.train.experiment import Experiment, LinearInit
+from spml.train.finish import finish
+from spml.train.head import head_for
+from spml.train.label_draw import LabelDraw
+from spml.train.linear_init import linear_init
+from spml.train.trainer import Trainer
+
+MEASURED_ROWS = 4096  # rows from which the scale of features is measured
+
+
+def run_experiment(
+    experiment: Experiment,
+    dataset: Dataset,
+    folder: Path,
+    *,
+    device: str = "auto",
+    trackers: Sequence[Tracker] = (),
+    say: Callable[[str], None] = lambda line: None,
+    progress: bool = True,
+    interrupted: threading.Event | None = None,
+) -> dict[str, Any]:
+    """Train an experiment and write everything that makes its folder a finished run.
+
+    An unfinished run of the same experiment in the folder is resumed.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    dataset : Dataset
+        Images, or features where `experiment.features`.
+    folder : Path
+        The run folder.
+    device : {"auto", "cpu", "cuda"}
+    trackers : sequence of Tracker
+        Receive everything that the log does.
+    say : callable
+        Receives messages for the user.
+    progress : bool
+        Show progress bars.
+    interrupted : threading.Event, optional
+        Once it is set, training ends with a checkpoint.
+
+    Returns
+    -------
+    dict
+        The best epoch: score, epoch, weights (raw or averaged); and the seconds of training.
+
+    Raises
+    ------
+    InputError
+        If experiment and data do not fit, or the folder holds another run.
+    DivergedError
+        If the network is no longer finite.
+    """
+    chosen = choose_device(device)
+    made = method(experiment.method, **experiment.settings)
+    network = build_network(experiment, made, dataset)  # before any image is read: this validates the experiment
+    dataset.store.prepare(progress=progress)
+    dataset = without_unreadable_rows(dataset, say)
+    if isinstance(dataset.store, ImageStore) and chosen.type == "cuda":
+        dataset.store.to_device(chosen)
+    started = time.perf_counter()
+    rows, labels = _training_labels(experiment, made, dataset)
+    training, validation = Examples(dataset.store, rows, labels), _validation(experiment, dataset)
+    start = None
+    if experiment.linear_init and not (folder / "last.safetensors").exists():  # an interrupted run is past that stage
+        assert isinstance(network, Classifier)
+        assert validation is not None
+        heads = _first_heads(experiment, experiment.linear_init)
+        start = linear_init(network, training, validation, heads, device=str(chosen), progress=False).method_state
+    run = Trainer(
+        folder,
+        network,
+        made,
+        training,
+        validation,
+        experiment.train,
+        k=experiment.k,
+        start=start,
+        device=device,
+        trackers=tuple(trackers),
+        progress=progress,
+        interrupted=interrupted,
+        source=dataset.fingerprint(),
+    )
+    _discard_unstarted_run(run)
+    with truth_closed():
+        best = run.fit()
+    seconds = time.perf_counter() - started
+    _log_unreadable_images(run, dataset)
+    finish(run, as_shown(dataset, experiment.draw), dataset.source or {"path": dataset.name, "options": {}})
+    return {**best, "seconds": seconds}
+
+
+def build_network(experiment: Experiment, made: Method, dataset: Dataset) -> Classifier | FeatureClassifier:
+    """The untrained network of an experiment; its weights depend on the seed alone."""
+    torch.manual_seed(experiment.train.seed)
+    classes = len(dataset.classes)
+    if isinstance(dataset.store, ImageStore):
+        head = head_of(experiment, made, dataset)
+        settings = {**(made.head_settings if head == made.needs.head else {}), **experiment.head_settings}
+        return build_classifier(experiment.backbone, classes, head, image_size=dataset.store.size, **settings)
+    if made.needs.head != "linear":
+        raise InputError(f"method {made.name!r} needs images: features have no {made.needs.head} head")
+    shares = [member.share for member in made.members(classes)] or [1.0]
+    network = FeatureClassifier(dataset.store.dim, classes, shares)
+    network.measure(dataset.store.batch(dataset.train[:MEASURED_ROWS]))
+    return network
+
+
+def head_of(experiment: Experiment, made: Method, dataset: Dataset) -> str:
+    """The head of an experiment on images. LinearInit trains the method's own head, which is linear."""
+    if experiment.head or experiment.linear_init:
+        return experiment.head or made.needs.head
+    rows = len(dataset.train) if experiment.draw is None else experiment.draw.count(dataset)
+    train = experiment.train
+    return head_for(made, experiment.backbone, len(dataset.classes), rows, train.epochs, train.batch_size)
+
+
+def without_unreadable_rows(dataset: Dataset, say: Callable[[str], None]) -> Dataset:
+    """The data set without rows whose image cannot be read; the user is told which."""
+    good = dataset.store.good_rows
+    if len(good) == len(dataset):
+        return dataset
+    bad = np.setdiff1d(np.arange(len(dataset)), good)
+    names = ", ".join(dataset.names[bad[:3]].tolist()) + (", …" if len(bad) > 3 else "")
+    say(f"{len(bad)} of {len(dataset)} images cannot be read and are left out: {names}")
+    train, validation, test = (np.intersect1d(part, good) for part in (dataset.train, dataset.validation, dataset.test))
+    return replace(dataset, train=train, validation=validation, test=test)
+
+
+def _training_labels(experiment: Experiment, made: Method, dataset: Dataset) -> tuple[np.ndarray, Labels]:
+    if experiment.draw is not None:
+        return experiment.draw.shown(dataset, made.needs.labels)
+    return dataset.train, dataset.labels.subset(dataset.train)
+
+
+def _validation(experiment: Experiment, dataset: Dataset) -> Examples | None:
+    rows = dataset.validation
+    if not len(rows):
+        return None
+    labels = dataset.full_labels(rows) if experiment.validation == "full" else dataset.labels.subset(rows)
+    return Examples(dataset.store, rows, labels)
+
+
+def _first_heads(experiment: Experiment, grid: LinearInit) -> list[Experiment]:
+    return [
+        Experiment.linear(
+            experiment.method,
+            experiment.settings,
+            rate,
+            size,
+            experiment.train.seed,
+            epochs=grid.epochs,
+            k=experiment.k,
+        )
+        for rate in grid.learning_rates
+        for size in grid.batch_sizes
+    ]
+
+
+def _discard_unstarted_run(run: Trainer) -> None:
+    """Forget a run with other settings that has made no step: nothing is lost, and it would block this one."""
+    record, last, best = (run.folder / name for name in ("run.json", "last.safetensors", "best.safetensors"))
+    if run.processes.first and record.exists():
+        with lock_folder(run.folder):
+            before = read_json(record, "spml", "method", "train") if record.exists() else None
+            has_steps = best.exists() or (last.exists() and read_record(last)["step"] > 0)
+            if before not in (None, json.loads(json.dumps(run.record()))) and not has_steps:
+                last.unlink(missing_ok=True)
+                record.unlink()
+    run.processes.wait()  # the other processes must not read files that are about to go
+
+
+def _log_unreadable_images(run: Trainer, dataset: Dataset) -> None:
+    bad = [image.name for image in dataset.store.bad] if isinstance(dataset.store, ImageStore) else []
+    if bad and not run.files.log.has("bad images"):
+        run.files.write_log("bad images", count=len(bad), names=bad)
+
+
+def as_shown(dataset: Dataset, draw: LabelDraw | None) -> Dataset:
+    """The data set with the training rows and labels of a draw, and no label known of any other row."""
+    if draw is None or draw == LabelDraw():
+        return dataset
+    rows, labels = draw.shown(dataset)
+    dense = labels.dense()
+    at, columns = np.nonzero(dense)
+    entries = Entries.from_coordinates(
+        rows[at], columns, dense[at, columns], num_rows=len(dataset), num_classes=len(dataset.classes), default=0
+    )
+    return replace(
+        dataset, labels=Labels.from_entries(entries, dataset.classes, ids=dataset.names.tolist()), train=rows
+    )

@@ -1,0 +1,162 @@
+"""Training on a user's data, with defaults that need no fully labelled rows."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spml.data import ImageStore, ViewSettings
+from spml.data.dataset import Dataset
+from spml.data.detect import open_data
+from spml.errors import InputError
+from spml.methods import method as make_method
+from spml.runs.log import tracker
+from spml.train.device import choose_device
+from spml.train.experiment import Experiment
+from spml.train.run_experiment import run_experiment
+from spml.train.settings import TrainSettings
+
+DEFAULT_SIZE = {"lite0": 224, "lite1": 240, "lite2": 260, "small": 64}
+DEFAULT_MODEL = "lite0"
+
+
+def train_data(
+    data: str | Path | Dataset,
+    out: str | Path,
+    *,
+    method: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    head: str | None = None,
+    size: int | None = None,
+    epochs: int = 10,
+    batch_size: int = 16,
+    learning_rate: float | None = None,
+    k: float | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    track: str | None = None,
+    say: Callable[[str], None] = print,
+    progress: bool = True,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train a classifier on images or features of which only some labels are observed.
+
+    Parameters
+    ----------
+    data : str, Path or Dataset
+        A path that `open_data` opens, or the data set itself.
+    out : str or Path
+        Run folder. If it holds an unfinished run with the same settings, training resumes.
+    method : str
+        Name of the method.
+    settings : mapping, optional
+        Settings of the method.
+    model : str, optional
+        Backbone for images, by default lite0.
+    head : str, optional
+        By default the head that the method prefers.
+    size : int, optional
+        Side length of the images in pixels, by default the model's. Not for a `Dataset`, which has its size.
+    epochs, batch_size, seed : int
+    learning_rate : float, optional
+        Highest learning rate; by default 1e-4 for images and 1e-3 for features.
+    k : float, optional
+        Average number of labels per example.
+    device : {"auto", "cpu", "cuda"}
+    track : {"tensorboard", "trackio"}, optional
+        Also log there.
+    say : callable
+        Receives messages for the user.
+    progress : bool
+        Show progress bars.
+    **options
+        Options of `open_data`.
+
+    Returns
+    -------
+    dict
+        The best epoch: score (None without held-out rows), epoch, weights; and the seconds of training.
+
+    Raises
+    ------
+    InputError
+        If data, options or settings are wrong, or `out` holds another run.
+    """
+    chosen, out = choose_device(device), Path(out)
+    _check_out(out, data)
+    make_method(method, **(settings or {}))  # validate early, before any data is read
+    train: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "seed": seed, "learning_rate": learning_rate}
+    _train_settings(1, chosen, images=True, **train)
+    dataset = _open(data, model, size, options)
+    for note in dataset.notes:
+        say(note)
+    images = isinstance(dataset.store, ImageStore)
+    if not images:
+        _check_linear(model=model, size=size, head=head)
+    say(
+        f"{dataset.name}: {len(dataset.train)} training rows, {len(dataset.validation)} held out, "
+        f"{len(dataset.classes)} classes"
+    )
+    experiment = Experiment(
+        method,
+        settings or {},
+        _train_settings(len(dataset.train), chosen, images=images, **train),
+        k,
+        data=dataset.name,
+        features=not images,
+        backbone=model or DEFAULT_MODEL,
+        head=head,
+        image_size=dataset.store.size if isinstance(dataset.store, ImageStore) else Experiment.image_size,
+    )
+    trackers = (tracker(track, out),) if track else ()
+    return run_experiment(experiment, dataset, out, device=device, trackers=trackers, say=say, progress=progress)
+
+
+def _check_out(out: Path, data: str | Path | Dataset) -> None:
+    if file := next((place for place in (out, *out.parents) if place.is_file()), None):
+        raise InputError(f"--out {out}: {file} is a file; name a folder for the run")
+    path = data.source.get("path", "") if isinstance(data, Dataset) else data
+    if path and Path(path).exists() and out.resolve() == Path(path).resolve():
+        raise InputError(f"--out {out} is the data folder itself: name another folder for the run")
+
+
+def _train_settings(
+    rows: int,
+    device: torch.device,
+    *,
+    images: bool,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    learning_rate: float | None,
+) -> TrainSettings:
+    steps = epochs * max(rows // batch_size, 1)
+    return TrainSettings(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=(1e-4 if images else 1e-3) if learning_rate is None else learning_rate,
+        schedule="cosine",
+        averaging=1 - 1 / max(steps / 10, 10),  # over about a tenth of all steps, and at least ten
+        precision="bf16" if device.type == "cuda" else "32",
+        seed=seed,
+        views=ViewSettings(crop_scale=(0.7, 1.0)),
+    )
+
+
+def _open(data: str | Path | Dataset, model: str | None, size: int | None, options: dict[str, Any]) -> Dataset:
+    """Open the data, at the model's image size unless the data set is given or its images have a fixed size."""
+    if isinstance(data, Dataset):
+        if size is not None and size != getattr(data.store, "size", None):
+            raise InputError(f"size {size} does not fit the data set: open it with `open_data(path, size=…)`")
+        return data
+    if str(data) == "scenes" or options.get("kind") == "features" or str(data).lower().endswith(".npy"):
+        return open_data(data, **options)
+    return open_data(data, **{"size": size or DEFAULT_SIZE.get(model or DEFAULT_MODEL, 224), **options})
+
+
+def _check_linear(**given: Any) -> None:
+    for option, value in given.items():
+        if value not in (None, "linear"):
+            raise InputError(f"--{option} {value} is for images: on features the classifier is linear")
