@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import pydoc
 import subprocess
 import sys
 
@@ -62,7 +63,7 @@ def test_public_names_exist():
         spml.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("name", [name for name in spml.__all__ if name not in ("InputError", "train")])
+@pytest.mark.parametrize("name", [name for name in spml.__all__ if name != "InputError"])
 def test_public_names_are_documented_with_an_example(name):
     """The examples run as doctests."""
     assert ">>> " in inspect.getdoc(getattr(spml, name))
@@ -83,6 +84,12 @@ except spml.InputError as error:
     assert "nowhere" in python(code)
 
 
+def test_help_of_train_is_that_of_the_function():
+    text = pydoc.render_doc(spml.train, renderer=pydoc.plaintext)
+    assert "Train a multi-label classifier from one observed label per example." in text
+    assert "batch_size : int" in text
+
+
 def test_train_has_the_options_of_the_command():
     """Options of the data format are passed on to `open_data`."""
     from spml.cli.train import command
@@ -90,4 +97,4 @@ def test_train_has_the_options_of_the_command():
     names = set(inspect.signature(command).parameters)
     of_data = {"kind", "image_column", "label_column", "image_root", "labels", "on_bad_image"}
     expected = (names - of_data - {"setting", "imports"}) | {"settings", "progress", "options"}
-    assert set(inspect.signature(spml.api.train).parameters) == expected
+    assert set(inspect.signature(spml.train).parameters) == expected

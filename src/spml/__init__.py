@@ -48,11 +48,17 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _train_function() -> Any:
+    return importlib.import_module("spml.api").train
+
+
 class _TrainPackage(ModuleType):
-    """The package `spml.train`, which can also be called as the function `spml.api.train`."""
+    # The package `spml.train`, which can be called as the function `spml.api.train` and has its documentation.
+    __doc__ = property(lambda self: _train_function().__doc__)  # type: ignore[assignment]
+    __signature__ = property(lambda self: importlib.import_module("inspect").signature(_train_function()))
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return importlib.import_module("spml.api").train(*arguments, **options)
+        return _train_function()(*arguments, **options)
 
 
 importlib.import_module("spml.train").__class__ = _TrainPackage
