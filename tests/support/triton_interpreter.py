@@ -1,4 +1,4 @@
-"""Triton's kernels without a GPU, by its interpreter."""
+"""Triton kernels without a GPU, run by its interpreter."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 
 def run_interpreted(program: str) -> str:
-    """What a program prints, in a process of its own, for the interpreter is chosen before Triton is imported."""
+    """The output of a program in a new process: the interpreter must be chosen before Triton is imported."""
     pytest.importorskip("triton")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The first look: out of fold, calibrated, remembered with the run, and only where there is something to see."""
+"""Soft labels from probes: cross-fitted, calibrated, saved with the run, and only for pretrained backbones."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from spml.losses import annotator_choice, entropy
 from spml.methods import ENOUGH_STEPS, Batch, Clock, Problem, method
 from spml.methods.base import Model
 from spml.models import Outputs, build_classifier
-from spml.train import soft_labels as looking
+from spml.train import soft_labels as module
 from spml.train.examples import Examples
 from spml.train.experiment import Experiment
 from spml.train.head import head_for
@@ -28,38 +28,38 @@ CLASSES = ("a", "b", "c", "d", "e")
 
 
 def some_rows(rows: int = 240, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Labels]:
-    """Features that show which of five labels are there, the truth, and one label of each row."""
+    """Features that show which of five labels are present, the truth, and one observed label per row."""
     draw = np.random.default_rng(seed)
     truth = draw.random((rows, 5)) < 0.3
     truth[np.arange(rows), draw.integers(0, 5, rows)] = True
     features = truth @ draw.normal(0, 2, (5, 24)) + draw.normal(0, 0.5, (rows, 24))
-    named = np.array([draw.choice(np.flatnonzero(row)) for row in truth])
-    return features.astype(np.float32), truth, Labels.from_indices(named, CLASSES)
+    observed = np.array([draw.choice(np.flatnonzero(row)) for row in truth])
+    return features.astype(np.float32), truth, Labels.from_indices(observed, CLASSES)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "MOST_EPOCHS", 30)
-    monkeypatch.setattr(looking, "LEARNING_RATE", 1e-2)
+    monkeypatch.setattr(module, "MOST_EPOCHS", 30)
+    monkeypatch.setattr(module, "LEARNING_RATE", 1e-2)
 
 
-def test_confidences_find_what_was_not_named() -> None:
+def test_soft_labels_find_unobserved_labels() -> None:
     features, truth, labels = some_rows(1000)
-    seen = probe_features(FeatureStore(features), labels, progress=False).confidences
+    soft_labels = probe_features(FeatureStore(features), labels, progress=False).confidences
     known = labels.dense()
-    assert (seen[known > 0] == 1).all()
-    present, absent = seen[(known == 0) & truth], seen[(known == 0) & ~truth]
+    assert (soft_labels[known > 0] == 1).all()
+    present, absent = soft_labels[(known == 0) & truth], soft_labels[(known == 0) & ~truth]
     assert present.mean() > 0.5
     assert absent.mean() < 0.1
-    assert abs(seen.sum(1).mean() - truth.sum(1).mean()) < 0.5  # k, of which nothing was said
+    assert abs(soft_labels.sum(1).mean() - truth.sum(1).mean()) < 0.5  # k, which was not given
 
 
-def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
+def test_rows_are_scored_by_probes_trained_without_them() -> None:
     features, _, labels = some_rows(80)
-    heads = cross_fitted_probes(FeatureStore(features), labels, seed=3, progress=False)
+    probes = cross_fitted_probes(FeatureStore(features), labels, seed=3, progress=False)
     fold = np.random.default_rng([3, 0xF01D]).permutation(80) % FOLDS
     outside, inside = np.flatnonzero(fold == 1), np.flatnonzero(fold != 1)
-    probe = Experiment.linear("annotator-em", {}, looking.LEARNING_RATE, looking.BATCH_SIZE, 3, epochs=30)
+    probe = Experiment.linear("annotator-em", {}, module.LEARNING_RATE, module.BATCH_SIZE, 3, epochs=30)
     (alone,) = train_heads(
         features[inside],
         labels.subset(inside),
@@ -67,18 +67,18 @@ def test_a_row_is_judged_by_heads_that_did_not_learn_from_it() -> None:
         validation=(features[outside], labels.subset(outside)),
         progress=False,
     )
-    torch.testing.assert_close(heads["annotator-em"].logits[torch.from_numpy(outside)], alone.score(features[outside]))
+    torch.testing.assert_close(probes["annotator-em"].logits[torch.from_numpy(outside)], alone.score(features[outside]))
 
 
-def test_the_entropy_weight_is_annealed_where_a_network_is_trained() -> None:
+def test_entropy_weight_is_annealed_for_networks() -> None:
     labels = Labels.from_indices(np.arange(6) % 5, CLASSES)
     logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     known, rows = torch.from_numpy(labels.dense()), torch.arange(6)
 
     def value(features: bool, epoch: int) -> torch.Tensor:
-        made = method("annotator-em")
-        made.prepare(Problem(labels, features=features))
-        return made.objective(logits, known, rows, Clock(epoch, 5))
+        chosen = method("annotator-em")
+        chosen.prepare(Problem(labels, features=features))
+        return chosen.objective(logits, known, rows, Clock(epoch, 5))
 
     choice = annotator_choice(logits, known).sum(1).mean()
     doubt = value(True, 1) - choice
@@ -89,12 +89,12 @@ def test_the_entropy_weight_is_annealed_where_a_network_is_trained() -> None:
 
 
 @pytest.mark.parametrize("head", ["linear", "cam"])
-def test_the_network_starts_with_the_heads_that_looked(head: str) -> None:
+def test_network_starts_from_the_mean_probe(head: str) -> None:
     features, truth, labels = some_rows(1000)
-    look = probe_features(FeatureStore(features), labels, progress=False)
-    seen = torch.sigmoid(torch.from_numpy(features) @ look.weight.T + look.bias).numpy()
-    assert seen[truth].mean() > 0.5
-    assert seen[~truth].mean() < 0.1
+    result = probe_features(FeatureStore(features), labels, progress=False)
+    soft_labels = torch.sigmoid(torch.from_numpy(features) @ result.weight.T + result.bias).numpy()
+    assert soft_labels[truth].mean() > 0.5
+    assert soft_labels[~truth].mean() < 0.1
     classifier = build_classifier("small", 5, head, image_size=32)
     weight, bias = torch.randn(5, classifier.features(torch.zeros(1, 3, 32, 32)).shape[1]), torch.randn(5)
     assert classifier.head.start_from_linear(weight, bias)
@@ -105,25 +105,25 @@ def test_the_network_starts_with_the_heads_that_looked(head: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["label-wise", "attention"])
-def test_a_head_unlike_them_starts_at_how_frequent_labels_are(head: str) -> None:
+def test_other_heads_start_from_class_frequencies(head: str) -> None:
     classifier = build_classifier("small", 5, head, image_size=32, width=16).eval()
     weight, bias = torch.randn(5, classifier.features(torch.zeros(1, 3, 32, 32)).shape[1]), torch.randn(5)
     assert not classifier.head.start_from_linear(weight, bias)
     assert classifier.head.start_from_frequencies(torch.tensor([0.01, 0.1, 0.3, 0.02, 0.0]))
-    said = torch.sigmoid(classifier.head.bias)
-    torch.testing.assert_close(said, torch.tensor([0.01, 0.1, 0.3, 0.02, 1e-4]))
-    assert not build_classifier("small", 5, "linear", image_size=32).head.start_from_frequencies(said)
+    probabilities = torch.sigmoid(classifier.head.bias)
+    torch.testing.assert_close(probabilities, torch.tensor([0.01, 0.1, 0.3, 0.02, 1e-4]))
+    assert not build_classifier("small", 5, "linear", image_size=32).head.start_from_frequencies(probabilities)
 
 
-def test_what_is_known_stays_known() -> None:
+def test_known_labels_are_kept() -> None:
     features, truth, labels = some_rows()
     table = labels.dense().copy()
     table[:20] = np.where(truth[:20], 1, -1)
-    seen = probe_features(FeatureStore(features), Labels.from_matrix(table, CLASSES), progress=False).confidences
-    assert (seen[:20] == truth[:20]).all()
+    soft_labels = probe_features(FeatureStore(features), Labels.from_matrix(table, CLASSES), progress=False).confidences
+    assert (soft_labels[:20] == truth[:20]).all()
 
 
-def test_where_it_is_worth_looking() -> None:
+def test_which_classifiers_and_labels_support_probes() -> None:
     _, _, labels = some_rows()
     classifier = build_classifier("small", 5, image_size=32)
     assert not supports_probes(classifier, labels)  # random weights
@@ -133,24 +133,24 @@ def test_where_it_is_worth_looking() -> None:
     assert not supports_probes(classifier, labels.subset(np.arange(20)))
     pairs = np.zeros((240, 5), np.int8)
     pairs[:, :2] = 1
-    assert not supports_probes(classifier, Labels.from_matrix(pairs, CLASSES))  # nobody chose one
+    assert not supports_probes(classifier, Labels.from_matrix(pairs, CLASSES))  # no row has a single positive
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1).mean()
 
 
-def test_what_auto_teaches_with_a_look_and_without() -> None:
+def test_loss_of_auto_with_and_without_soft_labels() -> None:
     _, _, labels = some_rows(8)
     weak, strong, averaged = torch.randn(3, 8, 5)
     rows, given = torch.arange(8), torch.from_numpy(labels.dense())
-    plain, looked, short = (method("auto") for _ in range(3))
+    plain, probed, short = (method("auto") for _ in range(3))
     plain.prepare(Problem(labels, soft_labels=False))
-    looked.prepare(Problem(labels, soft_labels=True, steps=ENOUGH_STEPS))
+    probed.prepare(Problem(labels, soft_labels=True, steps=ENOUGH_STEPS))
     short.prepare(Problem(labels, soft_labels=True, steps=ENOUGH_STEPS - 1))
-    seen = torch.where(given > 0, 1.0, torch.rand(8, 5).half().float())
-    looked.receive_soft_labels(seen)
-    short.receive_soft_labels(seen)
+    soft_labels = torch.where(given > 0, 1.0, torch.rand(8, 5).half().float())
+    probed.receive_soft_labels(soft_labels)
+    short.receive_soft_labels(soft_labels)
 
     def batch(views: tuple[torch.Tensor, ...], teacher: Model | None = None) -> Batch:
         return Batch(rows, given, views, averaged=teacher)
@@ -159,22 +159,22 @@ def test_what_auto_teaches_with_a_look_and_without() -> None:
     one = plain.loss(batch((weak,)), Outputs, late)
     torch.testing.assert_close(one, plain.objective(weak, given, rows, late))
     both = batch((weak, strong), lambda _: Outputs(averaged))
-    by_look = cross_entropy(weak, seen) + cross_entropy(strong, seen)
-    mixed = torch.where(given > 0, 1.0, (seen + torch.sigmoid(averaged)) / 2)
-    torch.testing.assert_close(looked.loss(both, Outputs, early), by_look)
+    by_soft_labels = cross_entropy(weak, soft_labels) + cross_entropy(strong, soft_labels)
+    mixed = torch.where(given > 0, 1.0, (soft_labels + torch.sigmoid(averaged)) / 2)
+    torch.testing.assert_close(probed.loss(both, Outputs, early), by_soft_labels)
     torch.testing.assert_close(
-        looked.loss(both, Outputs, late), cross_entropy(weak, seen) + cross_entropy(strong, mixed)
+        probed.loss(both, Outputs, late), cross_entropy(weak, soft_labels) + cross_entropy(strong, mixed)
     )
-    torch.testing.assert_close(looked.loss(batch((weak, strong)), Outputs, late), by_look)  # nothing is averaged
-    torch.testing.assert_close(short.loss(batch((weak,)), Outputs, late), cross_entropy(weak, seen))
+    torch.testing.assert_close(probed.loss(batch((weak, strong)), Outputs, late), by_soft_labels)  # nothing is averaged
+    torch.testing.assert_close(short.loss(batch((weak,)), Outputs, late), cross_entropy(weak, soft_labels))
     assert (short.views, short.is_objective) == (("weak",), False)
     assert (plain.views, plain.is_objective) == (("weak",), True)
-    assert (looked.views, looked.is_objective) == (("weak", "strong"), False)
+    assert (probed.views, probed.is_objective) == (("weak", "strong"), False)
     assert not plain.state_dict()
-    assert list(looked.state_dict()) == ["memory.values"]
+    assert list(probed.state_dict()) == ["memory.values"]
 
 
-def test_features_at_two_sizes_are_their_mean() -> None:
+def test_features_at_two_sizes_are_averaged() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8)
     store, rows = ImageStore.from_array(pixels), np.arange(5)
     classifier = build_classifier("small", 5, image_size=32)
@@ -186,7 +186,7 @@ def test_features_at_two_sizes_are_their_mean() -> None:
     torch.testing.assert_close(found.batch(rows), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_a_backbone_of_one_size_is_looked_at_in_that() -> None:
+def test_backbone_with_one_image_size() -> None:
     class OneSize(torch.nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             assert images.shape[-1] == 32, "Input width (48) doesn't match model (32)."
@@ -209,18 +209,18 @@ def test_a_backbone_of_one_size_is_looked_at_in_that() -> None:
         ("lac", {}, "label-wise"),
     ],
 )
-def test_which_head_a_method_gets(name: str, changed: dict[str, Any], head: str) -> None:
+def test_default_head(name: str, changed: dict[str, Any], head: str) -> None:
     usual = {"backbone": "lite0", "classes": 20, "rows": 4574, "epochs": 10, "batch_size": 16}
     assert head_for(method(name), **{**usual, **changed}) == head
 
 
-def test_a_run_looks_once_and_remembers(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_are_trained_once_per_run(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     pixels = draw.integers(0, 256, (48, 3, 32, 32), dtype=np.uint8)
     labels = Labels.from_indices(draw.integers(0, 5, 48), CLASSES)
-    looks = []
-    real = looking.probe_features
-    monkeypatch.setattr(looking, "probe_features", lambda *given, **named: looks.append(1) or real(*given, **named))
+    probed = []
+    real = module.probe_features
+    monkeypatch.setattr(module, "probe_features", lambda *args, **options: probed.append(1) or real(*args, **options))
 
     def run(epochs: int, folder: str) -> Trainer:
         torch.manual_seed(0)
@@ -228,28 +228,28 @@ def test_a_run_looks_once_and_remembers(tmp_path, monkeypatch: pytest.MonkeyPatc
         classifier.description["weights"] = {"source": "ImageNet"}
         examples = Examples(ImageStore.from_array(pixels), np.arange(48), labels)
         settings = TrainSettings(epochs=epochs, batch_size=16, averaging=0.9)
-        made = Trainer(
+        trainer = Trainer(
             tmp_path / folder, classifier, method("auto"), examples, None, settings, device="cpu", progress=False
         )
-        return made
+        return trainer
 
     whole = run(2, "whole")
     whole.fit()
-    assert len(looks) == 1
-    broken = run(2, "broken")
-    broken._interrupted.set()
+    assert len(probed) == 1
+    interrupted = run(2, "interrupted")
+    interrupted._interrupted.set()
     with pytest.raises(KeyboardInterrupt):
-        broken.fit()
-    assert len(looks) == 2
-    resumed = run(2, "broken")
+        interrupted.fit()
+    assert len(probed) == 2
+    resumed = run(2, "interrupted")
     resumed.fit()
-    assert len(looks) == 2  # not once more
+    assert len(probed) == 2  # not again
     for a, b in zip(whole.classifier.parameters(), resumed.classifier.parameters(), strict=True):
         assert torch.equal(a, b)
     assert torch.equal(whole.method.memory.values, resumed.method.memory.values)
 
 
-def test_a_head_that_linear_init_trained_is_kept(tmp_path) -> None:
+def test_head_from_linear_init_is_kept(tmp_path) -> None:
     draw = np.random.default_rng(0)
     labels = Labels.from_indices(draw.integers(0, 5, 48), CLASSES)
     store = ImageStore.from_array(draw.integers(0, 256, (48, 3, 32, 32), dtype=np.uint8))

@@ -1,4 +1,4 @@
-"""`spml train` in two processes: files are written once, by one of them, and an interrupt stops both at one step."""
+"""`spml train` in two processes: one of them writes the files, and an interrupt stops both at the same step."""
 
 import os
 import re
@@ -37,7 +37,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
 
 
-def test_two_processes_finish_as_one_does(data: Path) -> None:
+def test_two_processes_equal_one(data: Path) -> None:
     for processes in (1, 2):
         done = subprocess.run(
             command(data, str(processes), processes, 2), env=environment(), capture_output=True, text=True, timeout=300
@@ -47,22 +47,22 @@ def test_two_processes_finish_as_one_does(data: Path) -> None:
     one, two = (open_run(data / str(processes)) for processes in (1, 2))
     assert two.names == one.names
     np.testing.assert_allclose(two.probabilities, one.probabilities, atol=1e-4)
-    assert not list((data / "2").glob(".*"))  # nothing half written
+    assert not list((data / "2").glob(".*"))  # no temporary files
     assert len(two.log) == len(one.log)
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes by /proc")
-def test_an_interrupt_of_two_processes_leaves_a_checkpoint(data: Path) -> None:
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes in /proc")
+def test_interrupted_processes_leave_a_checkpoint(data: Path) -> None:
     out, whole = data / "run", command(data, "run", 2, 100_000)
-    with (data / "said").open("w") as said:
-        started = subprocess.Popen(whole, env=environment(), stdout=said, stderr=said, start_new_session=True)
+    with (data / "output").open("w") as output:
+        started = subprocess.Popen(whole, env=environment(), stdout=output, stderr=output, start_new_session=True)
         try:
             until = time.monotonic() + 120
             while not (out / "log.jsonl").exists() and started.poll() is None and time.monotonic() < until:
                 time.sleep(0.05)
-            assert (out / "log.jsonl").exists(), (data / "said").read_text()
-            for worker in children(started.pid):  # one after the other, as it comes
-                with suppress(ProcessLookupError):  # the first one's took it along
+            assert (out / "log.jsonl").exists(), (data / "output").read_text()
+            for worker in children(started.pid):  # one after another
+                with suppress(ProcessLookupError):  # it ended with the first one
                     os.kill(worker, signal.SIGINT)
                 time.sleep(0.02)
             started.wait(120)
@@ -70,8 +70,8 @@ def test_an_interrupt_of_two_processes_leaves_a_checkpoint(data: Path) -> None:
             if started.poll() is None:
                 os.killpg(started.pid, signal.SIGKILL)
                 started.wait()
-    text = (data / "said").read_text()
-    assert text.count("Interrupted. Run the same command to resume.") <= 1, text  # 0: torchrun was quicker
+    text = (data / "output").read_text()
+    assert text.count("Interrupted. Run the same command to resume.") <= 1, text  # 0: torchrun was faster
     assert not re.search(r"gloo|Connection|ProcessGroup", text), text
     assert (out / "last.safetensors").exists()
 

@@ -1,4 +1,4 @@
-"""The loop: kill and resume, refusals, schedules, averaging, images."""
+"""The trainer: resuming, errors, schedules, averaging, images."""
 
 import itertools
 import json
@@ -43,7 +43,7 @@ serve, served = FeatureStore.batch, 0
 def slowly(self, rows):
     global served
     served += 1
-    time.sleep(0.01 if served <= 5 else 3600)  # far from the end it waits for the kill
+    time.sleep(0.01 if served <= 5 else 3600)  # wait to be killed, far from the end
     return serve(self, rows)
 FeatureStore.batch = slowly
 checks.tiny_run(lambda: method(sys.argv[1]), Path(sys.argv[2]), checkpoint_seconds=0.0).fit()
@@ -51,7 +51,7 @@ checks.tiny_run(lambda: method(sys.argv[1]), Path(sys.argv[2]), checkpoint_secon
 
 
 @pytest.mark.parametrize("name", ["em-apl", "role"])
-def test_kill_nine_and_resume_end_in_the_same_bytes(name, tmp_path):
+def test_killed_and_resumed_run_ends_with_the_same_bytes(name, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     checks.tiny_run(lambda: method(name), whole).fit()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
@@ -70,13 +70,13 @@ def test_kill_nine_and_resume_end_in_the_same_bytes(name, tmp_path):
             process.kill()
         assert process.wait() == -signal.SIGKILL
         steps.append(read_tensors(last)[1]["step"])
-    assert 0 <= steps[0] < steps[1] < steps[2] < 18  # of three epochs of six: each went on from the one before
+    assert 0 <= steps[0] < steps[1] < steps[2] < 18  # of three epochs with six steps: each process resumed
     checks.tiny_run(lambda: method(name), killed).fit()
     assert checks.run_bytes(whole) == checks.run_bytes(killed)
     assert [line["epoch"] for line in read_log(killed / "log.jsonl") if line["kind"] == "epoch"] == [1, 2, 3]
 
 
-def test_ctrl_c_saves_and_resumes(tmp_path):
+def test_interrupted_run_resumes(tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     checks.tiny_run(lambda: method("an"), whole).fit()
     run = checks.tiny_run(lambda: method("an"), stopped)
@@ -96,13 +96,13 @@ def test_ctrl_c_saves_and_resumes(tmp_path):
     assert checks.run_bytes(whole) == checks.run_bytes(stopped)
 
 
-def test_resume_with_other_settings_says_which(tmp_path):
+def test_resuming_with_other_settings_names_them(tmp_path):
     checks.tiny_run(lambda: method("em"), tmp_path).fit()
     with pytest.raises(InputError, match=r"method.entropy_weight was 0.2, now 0.5"):
         checks.tiny_run(lambda: method("em", entropy_weight=0.5), tmp_path).fit()
 
 
-def test_memory_of_another_data_set_is_refused(tmp_path):
+def test_checkpoint_of_another_data_set_raises(tmp_path):
     run = checks.tiny_run(lambda: method("role"), tmp_path)
     run.fit()
     path = tmp_path / "last.safetensors"
@@ -112,15 +112,15 @@ def test_memory_of_another_data_set_is_refused(tmp_path):
         checks.tiny_run(lambda: method("role"), tmp_path).fit()
 
 
-def test_a_writer_keeps_what_it_was_given_and_says_what_failed(tmp_path, monkeypatch):
-    value, go_on = torch.zeros(3), threading.Event()
+def test_background_writer_copies_and_reports_failures(tmp_path, monkeypatch):
+    value, proceed = torch.zeros(3), threading.Event()
     save = run_files.save_file
-    monkeypatch.setattr(run_files, "save_file", lambda *args, **kwargs: go_on.wait(60) and save(*args, **kwargs))
+    monkeypatch.setattr(run_files, "save_file", lambda *args, **kwargs: proceed.wait(60) and save(*args, **kwargs))
     with BackgroundWriter() as files:
         files.write((tmp_path / "a.safetensors", {"value": value}, {"step": 1}))
-        value.fill_(1.0)  # training goes on
+        value.fill_(1.0)  # as training would
         assert not (tmp_path / "a.safetensors").exists()
-        go_on.set()
+        proceed.set()
         files.write(*((tmp_path / name, {"value": value}, {"step": 2}) for name in ("b.safetensors", "c.safetensors")))
     assert read_tensors(tmp_path / "a.safetensors")[0]["value"].tolist() == [0, 0, 0]
     for name in ("b.safetensors", "c.safetensors"):
@@ -130,13 +130,13 @@ def test_a_writer_keeps_what_it_was_given_and_says_what_failed(tmp_path, monkeyp
     with pytest.raises(InputError, match=r"d\.safetensors cannot be written: there is no folder"):
         files.write(lost)
     files.write(lost)
-    files.__exit__(KeyboardInterrupt)  # what ended the run is not hidden by what it could not write
+    files.__exit__(KeyboardInterrupt)  # the original error is not hidden by the failed write
     files.write(lost)
     with pytest.raises(InputError, match="cannot be written"):
         files.__exit__(None)
 
 
-def test_a_file_that_is_no_checkpoint_is_named(tmp_path):
+def test_damaged_checkpoint_is_named(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"not one")
     with pytest.raises(InputError, match=r"x\.safetensors is not a file this program wrote"):
         read_tensors(tmp_path / "x.safetensors")
@@ -145,13 +145,13 @@ def test_a_file_that_is_no_checkpoint_is_named(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there():
+def test_missing_gpu_raises():
     with pytest.raises(InputError, match="there is no GPU here"):
         choose_device("cuda")
 
 
 def features(rows=64, seed=0):
-    """A problem a linear head learns: class c is present where feature c is high."""
+    """An easy problem for a linear head: class c is present where feature c is high."""
     draw = np.random.default_rng(seed)
     truth = draw.random((rows, 4)) < 0.4
     truth[np.arange(rows), draw.integers(0, 4, rows)] = True
@@ -180,7 +180,7 @@ def run_on_features(folder, name="bce", labels=None, **settings):
     )
 
 
-def test_it_learns_and_keeps_the_best_epoch(tmp_path):
+def test_training_learns_and_keeps_the_best_epoch(tmp_path):
     run = run_on_features(tmp_path)
     before = selection_score(run.predict(run.validation), run.validation.labels)
     best = run.fit()
@@ -200,7 +200,7 @@ def test_it_learns_and_keeps_the_best_epoch(tmp_path):
     assert record["classes"] == list("abcd")
 
 
-def test_methods_refuse_labels_they_cannot_use(tmp_path):
+def test_methods_check_the_labels_they_need(tmp_path):
     single = Labels.from_indices(np.zeros(64, int), list("abcd"))
     with pytest.raises(InputError, match="'bce' needs full labels"):
         run_on_features(tmp_path, "bce", single)
@@ -208,11 +208,11 @@ def test_methods_refuse_labels_they_cannot_use(tmp_path):
         run_on_features(tmp_path, "iun", single)
 
 
-def test_a_loss_that_blows_up_is_said(tmp_path):
+def test_diverging_loss_raises(tmp_path):
     run = run_on_features(tmp_path, learning_rate=1e38, checkpoint_seconds=0)
     with pytest.raises(InputError, match=r"the loss became .* try a learning rate below"):
         run.fit()
-    assert not (tmp_path / "last.safetensors").exists()  # it would be gone on with, or bar the way to a lower rate
+    assert not (tmp_path / "last.safetensors").exists()  # another learning rate may start in this folder
 
 
 def test_early_stopping(tmp_path):
@@ -232,7 +232,7 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path):
         assert torch.allclose(a, b, atol=1e-5)
 
 
-def test_averaged_weights_follow_the_formula(tmp_path):
+def test_averaged_weights(tmp_path):
     run = run_on_features(tmp_path, epochs=1, batch_size=64, averaging=0.75)
     start = run.classifier.layer.weight.detach().clone()
     run.fit()
@@ -266,11 +266,11 @@ def test_head_rate_and_clip(tmp_path):
     ("name", "head"),
     [("an", "linear"), ("lasd", "linear"), ("lac", "label-wise"), ("boostlu", "cam"), ("en-scl", "cam")],
 )
-def test_images_train_with_every_head(name, head, tmp_path):
+def test_images_with_every_head(name, head, tmp_path):
     draw = np.random.default_rng(0)
     pixels = draw.integers(0, 60, (24, 3, 32, 32), dtype=np.uint8)
     single = draw.integers(0, 3, 24)
-    for row, c in enumerate(single):  # class c is a bright channel c
+    for row, c in enumerate(single):  # a bright channel c means class c
         pixels[row, c] += 150
     labels = Labels.from_indices(single, list("abc"))
     torch.manual_seed(0)
@@ -285,15 +285,15 @@ def test_images_train_with_every_head(name, head, tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["model"]
 
 
-def test_a_batch_made_during_a_transfer_is_the_one_made_after_it(tmp_path, monkeypatch):
+def test_batch_prepared_during_a_transfer_is_the_same(tmp_path, monkeypatch):
     pixels = np.random.default_rng(0).integers(0, 255, (22, 3, 32, 32), dtype=np.uint8)
     examples = Examples(
         ImageStore.from_array(pixels), np.arange(22), Labels.from_indices(np.arange(22) % 3, list("abc"))
     )
-    made = []
+    prepared = []
 
     def transfer(self, tensors, meanwhile):
-        made.append(meanwhile())
+        prepared.append(meanwhile())
 
     for folder in (tmp_path / "after", tmp_path / "during"):
         torch.manual_seed(0)
@@ -301,7 +301,7 @@ def test_a_batch_made_during_a_transfer_is_the_one_made_after_it(tmp_path, monke
         settings = TrainSettings(epochs=2, batch_size=8)
         Trainer(folder, classifier, method("plc"), examples, None, settings, device="cpu", progress=False).fit()
         monkeypatch.setattr(Processes, "average", transfer)
-    assert len(made) == 6
+    assert len(prepared) == 6
     assert checks.run_bytes(tmp_path / "after") == checks.run_bytes(tmp_path / "during")
 
 
@@ -319,7 +319,7 @@ def test_schedules():
             schedule.step()
 
 
-def test_selection_on_single_positives_orders_as_full_labels_do():
+def test_selection_on_single_positives_ranks_like_full_labels():
     values, truth = features(400)
     good, bad = (
         torch.from_numpy(values),
@@ -345,20 +345,20 @@ def test_selection_on_single_positives_orders_as_full_labels_do():
         ({"weight_decay": -1}, "weight_decay must be at least 0"),
     ],
 )
-def test_settings_out_of_range_are_refused(values, sentence):
+def test_settings_out_of_range_raise(values, sentence):
     with pytest.raises(InputError, match=sentence):
         TrainSettings(**values)
     assert TrainSettings(epochs=np.int64(3), learning_rate=1, clip=np.float32(1)).epochs == 3
 
 
-def test_settings_refuse_what_they_do_not_know():
+def test_unknown_settings_raise():
     with pytest.raises(InputError, match="schedule must be one of constant, cosine, one-cycle, not 'linear'"):
         TrainSettings(schedule="linear")
     with pytest.raises(InputError, match="epochs must be at least 1"):
         TrainSettings(epochs=0)
 
 
-def test_torchrun_starts_two_processes(tmp_path):
+def test_two_processes_equal_one(tmp_path):
     script = Path(tmp_path, "job.py")
     script.write_text(
         "import sys\nfrom pathlib import Path\nfrom spml.testing import contract as checks\n"
@@ -377,7 +377,7 @@ def test_torchrun_starts_two_processes(tmp_path):
         str(tmp_path / "two"),
     ]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
-    assert done.stdout.count(b"end") == 2  # nothing said is lost; both at once, they may share a line
+    assert done.stdout.count(b"end") == 2  # no output is lost; both processes may print on one line
     checks.tiny_run(lambda: method("ll-r"), tmp_path / "one").fit()
     ones, twos = (read_tensors(tmp_path / n / "last.safetensors")[0] for n in ("one", "two"))
     assert all(torch.allclose(ones[key].double(), twos[key].double(), atol=1e-5) for key in ones)

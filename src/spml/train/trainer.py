@@ -34,9 +34,8 @@ from spml.train.step import StepRunner
 class Trainer:
     """One training in its folder. `fit` starts it, or resumes it from its last checkpoint.
 
-    The folder holds run.json (all settings), log.jsonl, last.safetensors (the checkpoint), best.safetensors (the
-    network of the best epoch, with raw or averaged weights, whichever validated better) and best-memory.safetensors
-    (the method's memory at that epoch).
+    The folder holds run.json (settings), log.jsonl, last.safetensors (checkpoint), best.safetensors (network of the
+    best epoch, with raw or averaged weights) and best-memory.safetensors (the method's memory at that epoch).
 
     Parameters
     ----------
@@ -51,15 +50,15 @@ class Trainer:
     settings : TrainSettings, optional
         Everything about the loop that is not part of the method.
     k : float, optional
-        Average number of labels per row, if known.
+        Average number of labels per row.
     start : mapping of str to Tensor, optional
         The method's memory from an earlier phase (LinearInit), with an already trained head.
     device : str
         "auto", "cpu" or "cuda".
     trackers : tuple of Tracker
-        They receive all logged numbers.
+        Receive all logged numbers.
     progress : bool
-        Whether to show progress bars.
+        Show progress bars.
     interrupted : threading.Event, optional
         Set it to stop after the current step, with a checkpoint.
     source : str
@@ -152,19 +151,18 @@ class Trainer:
         Raises
         ------
         InputError
-            If the folder holds a run with other settings, or another process is training in it.
-        DivergedError
-            If the loss is no longer finite.
+            If the folder holds a run with other settings or is in use, or if the loss is no longer finite.
         KeyboardInterrupt
             If training was interrupted; a checkpoint has been written.
         """
         with lock_folder(self.folder) if self.processes.first else nullcontext(), self.files.writer:
             self.files.open(self.training.labels, self._start_from_probes)
+            patience = self.settings.early_stopping or math.inf
             with (
                 progress_bar(self.method.name, self.steps, self.state.step, self.progress) as advance,
                 stop_on_signals(self._interrupted),
             ):
-                while self.state.step < self.steps and not self._stopped_early():
+                while self.state.step < self.steps and self.state.stale < patience:
                     self._run_epoch(self.state.step // self.batches + 1, advance)
                 self.files.writer.wait()
             if self.processes.first and not self.files.log.has("end"):
@@ -177,10 +175,6 @@ class Trainer:
             from spml.train.soft_labels import start_from_probes
 
             start_from_probes(self.state, self.batch_maker, keep_head=self._keeps_head, progress=self.progress)
-
-    def _stopped_early(self) -> bool:
-        patience = self.settings.early_stopping
-        return patience is not None and self.state.stale >= patience
 
     def _run_epoch(self, epoch: int, advance: Callable[[str], None]) -> None:
         order, size = self.batch_maker.order(epoch), self.settings.batch_size
