@@ -9,7 +9,7 @@ from PIL import Image
 from conftest import shared_data
 from spml.data.dataset import Dataset, Truth
 from spml.data.formats import coco, cub, nuswide, voc
-from spml.data.formats.official import from_truth
+from spml.data.formats.official import count_mismatches, from_truth
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels, simulate, split
@@ -86,7 +86,7 @@ def test_voc_single_positives_follow_the_published_rule(tmp_path: Path) -> None:
 def test_counts_are_compared_with_the_papers(tmp_path: Path) -> None:
     write_voc(tmp_path)
     dataset = voc.from_voc(tmp_path)
-    mismatches = voc.check_counts(dataset)
+    mismatches = count_mismatches(dataset, voc.PAPER)
     assert set(mismatches) <= set(dataset.notes)
     text = "\n".join(mismatches)
     assert "training images: 4 here, 4574 in the papers" in text
@@ -194,7 +194,7 @@ def test_single_positives_match_the_authors_code_on_real_labels() -> None:
     assert (dataset.train == pack["train"]).all()
     assert (dataset.validation == pack["val"]).all()
     assert (dataset.test == pack["test"]).all()
-    assert voc.check_counts(dataset) == []
+    assert count_mismatches(dataset, voc.PAPER) == []
 
 
 # MS-COCO
@@ -217,7 +217,7 @@ def test_coco(tmp_path: Path) -> None:
     assert dataset.truth is not None
     assert dataset.truth.open().is_full
     check_protocol(dataset, 4)
-    assert "classes: 3 here, 80 in the papers" in "\n".join(coco.check_counts(dataset))
+    assert "classes: 3 here, 80 in the papers" in "\n".join(count_mismatches(dataset, coco.PAPER))
     row = dataset.names.tolist().index("train2014/COCO_train2014_000000000036.jpg")
     with Image.open(tmp_path / "train2014" / "COCO_train2014_000000000036.jpg") as image:
         expected_pixels = np.asarray(image).transpose(2, 0, 1)

@@ -99,12 +99,7 @@ def from_coco(
     truth = Truth(Labels.from_entries(entries, classes, ids=names))
     store = open_store(files, features, size, **options)
     dataset = from_truth("coco14", store, names, truth, train_rows, positives=positives, seed=seed)
-    return with_count_notes(dataset, check_counts(dataset), strict)
-
-
-def check_counts(dataset: Dataset) -> list[str]:
-    """Describe every count that differs from the papers'."""
-    return count_mismatches(dataset, PAPER)
+    return with_count_notes(dataset, count_mismatches(dataset, PAPER), strict)
 
 
 def from_coco_json(

@@ -90,12 +90,7 @@ def from_cub(
     truth = Truth(Labels.from_matrix(matrix[order], attributes, ids=names))
     store = open_store(files, features, size, **options)
     dataset = from_truth("cub", store, names, truth, int(train.sum()), positives=positives, seed=seed)
-    return with_count_notes(dataset, check_counts(dataset), strict)
-
-
-def check_counts(dataset: Dataset) -> list[str]:
-    """Describe every count that differs from the papers'."""
-    return count_mismatches(dataset, PAPER)
+    return with_count_notes(dataset, count_mismatches(dataset, PAPER), strict)
 
 
 def _attribute_names(root: Path) -> Path:

@@ -101,12 +101,7 @@ def from_voc(
     largest = _largest_share(shares, CLASSES)
     truth = Truth(Labels.from_matrix((largest > 0).astype(np.int8), CLASSES, ids=names, coding="full"), largest)
     dataset = from_truth("voc12", store, names, truth, parts[0], positives=positives, seed=seed)
-    return with_count_notes(dataset, check_counts(dataset), strict)
-
-
-def check_counts(dataset: Dataset) -> list[str]:
-    """Describe every count that differs from the papers'."""
-    return count_mismatches(dataset, PAPER)
+    return with_count_notes(dataset, count_mismatches(dataset, PAPER), strict)
 
 
 def from_voc_annotations(
