@@ -28,11 +28,11 @@ STARTS = {
 # name: file and function; the time includes the functions it calls
 PARTS = {
     "drawing the scenes": ("scenes.py", "scenes"),
-    "training steps: batches and views": ("loop.py", "_batch"),
-    "training steps: forward, backward, optimiser": ("loop.py", "_optimise"),
-    "validation and checkpoints": ("loop.py", "_end_epoch"),
-    "predictions for all rows": ("finished.py", "finish"),
-    "recovery and scores": ("quickstart.py", "_outcome"),
+    "training steps: batches and views": ("batches.py", "make"),
+    "training steps: forward, backward, optimiser": ("step.py", "_optimise"),
+    "validation and checkpoints": ("trainer.py", "_end_epoch"),
+    "predictions for all rows": ("finish.py", "finish"),
+    "recovery and scores": ("quickstart.py", "_result"),
     "report": ("page.py", "write_report"),
 }
 
@@ -78,13 +78,13 @@ def profile(scale: float) -> None:
 
         imported = time.process_time() - began
         quickstart._train(Path(name, "auto"), "auto", {"train": round(8000 * scale), "test": round(1000 * scale)})
-        outcome = quickstart._outcome(open_run(Path(name, "auto")))
-        write_report([outcome.run], Path(name, "report.html"))
+        result = quickstart._result(open_run(Path(name, "auto")))
+        write_report([result.run], Path(name, "report.html"))
         watch.disable()
     stats = pstats.Stats(watch)
     total = stats.total_tt  # type: ignore[attr-defined]
     inside = {(Path(file).name, function): row[3] for (file, _, function), row in stats.stats.items()}  # type: ignore[attr-defined]
-    shares = {part: inside.get(where, 0.0) / total for part, where in PARTS.items()}
+    shares = {part: inside[where] / total for part, where in PARTS.items()}
     shares["imports, torch's apart"] = imported / total
     shares["the rest"] = 1 - sum(shares.values())
     print(f"{total:.1f} s of processor, one thread")
