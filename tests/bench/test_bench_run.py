@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -518,3 +519,18 @@ def test_dry_run_works_without_the_data(spml):
     assert "resnet50.tv_in1k 448" in text
     assert {"voc12", "coco", "cub"} <= set(text.split())
     assert "85.1" in text  # the paper's number for AN on VOC
+    assert "GPU hours, assuming 0.55 ms per image, view and epoch" in text
+
+
+def test_estimate_of_gpu_hours(spml, tmp_path):
+    def hours(*arguments):
+        code, text = spml("voc12-lite2", "--methods", "an", "--seeds", "0", "--search", "none", *arguments, "--dry-run")
+        assert code == 0, text
+        return float(re.search(r"About (\S+) GPU hours", text).group(1))
+
+    assert hours() == pytest.approx(25 / 3600, rel=0.05)  # the measured run
+    assert hours("--set", "train.epochs=40") == pytest.approx(100 / 3600, rel=0.05)
+    assert hours("--set", "image_size=640") == pytest.approx(100 / 3600, rel=0.05)
+    own = tmp_path / "own.toml"
+    own.write_text('title = "t"\nkind = "linear"\n[data.mine]\n[methods.an]\n')
+    assert "Not included: mine, whose size is unknown" in spml(own, "--dry-run")[1]

@@ -8,14 +8,24 @@ from spml.bench.plan import Plan
 from spml.bench.protocols import PaperValue, Search, paper_values
 from spml.bench.run import BenchTable
 from spml.bench.runner import Runner
+from spml.data.formats import coco, cub, nuswide, voc
+from spml.methods import METHODS
 from spml.train.experiment import Experiment
 from spml.train.label_draw import LabelDraw
 
 HEADER = ["data", "method", "backbone", "at", "settings", "epochs", "rate", "batch", "k", "draw", "seeds", "paper"]
 
+IMAGE_SECONDS = 25 / (10 * 4574)  # measured: 10 epochs of 4,574 images, one view, Lite2 at 320 pixels, on an H200
+HEAD_SECONDS = 31 / (264 * 25 * 4574)  # measured: 264 heads, 25 epochs of 4,574 rows, on an H200
+RELATIVE_COST = {  # multiply-adds per pixel, relative to Lite2
+    **{"lite0": 0.61, "lite1": 0.84, "lite2": 1.0},
+    **{"resnet34": 5.5, "resnet50": 6.2, "resnet101": 11.8},
+}
+PAPERS = {"voc12": voc.PAPER, "coco": coco.PAPER, "nus": nuswide.PAPER, "cub": cub.PAPER}
+
 
 def dry_run(plan: Plan, out: Path | None = None) -> BenchTable:
-    """List the runs of a plan, with the paper's numbers; works without the data.
+    """List the runs of a plan, with the paper's numbers and an estimate of GPU hours; works without the data.
 
     Parameters
     ----------
@@ -26,11 +36,11 @@ def dry_run(plan: Plan, out: Path | None = None) -> BenchTable:
     Returns
     -------
     BenchTable
-        One row for each setting, and notes with the number of runs.
+        One row for each setting, and notes with the number of runs and the estimate.
     """
     runner = Runner(plan.sources, out / "runs") if plan.sources and out is not None else None
     papers = paper_values(plan.protocol.paper)
-    rows, count, done = [], 0, 0
+    rows, count, done, seconds = [], 0, 0, 0.0
     for search in plan.searches:
         by_optuna = plan.optuna if search.space else None
         points = [search.base] if by_optuna else search.points()
@@ -41,12 +51,43 @@ def dry_run(plan: Plan, out: Path | None = None) -> BenchTable:
         for experiment in points:
             done += sum(runner.done(experiment.seeded(seed)) for seed in seeds) if runner else 0
             rows.append([*_described(search, experiment), ",".join(map(str, seeds)), _number(paper)])
-        count += tried * len(seeds) + len(plan.seeds) - len(seeds)  # the chosen setting, with the other seeds
+        runs = tried * len(seeds) + len(plan.seeds) - len(seeds)  # the chosen setting also with the other seeds
+        count, seconds = count + runs, seconds + runs * _seconds(search.base, plan)
     notes = list(plan.notes)
     if plan.optuna:
         notes.append("optuna searches, for each line: " + "; ".join(dict.fromkeys(map(_space, plan.searches))))
-    notes.append(f"{count} runs, {done} of them already done.")
+    notes += [_estimate(seconds, plan), f"{count} runs, {done} of them already done."]
     return BenchTable(f"{plan.title}: {plan.where}", HEADER, rows, notes)
+
+
+def _seconds(experiment: Experiment, plan: Plan) -> float:
+    """Estimated seconds of one run on the reference GPU; 0 if the number of training rows is unknown."""
+    share = experiment.draw.rows if experiment.draw else 1.0
+    passes = share * _rows(experiment.data, plan) * experiment.train.epochs
+    if experiment.features:
+        return HEAD_SECONDS * passes
+    views = len(METHODS[experiment.method].needs.views)
+    pixels = (experiment.image_size / 320) ** 2
+    return IMAGE_SECONDS * passes * views * pixels * RELATIVE_COST.get(experiment.backbone.partition(".")[0], 1.0)
+
+
+def _rows(data: str, plan: Plan) -> int:
+    if data in plan.datasets:
+        return len(plan.datasets[data].train)
+    return PAPERS[data].train if data in PAPERS else 0
+
+
+def _estimate(seconds: float, plan: Plan) -> str:
+    unknown = {search.base.data for search in plan.searches if not _rows(search.base.data, plan)}
+    if plan.protocol.features:
+        basis = f"{1e6 * HEAD_SECONDS:.1f} µs per head, row and epoch on an H200, without computing features"
+    else:
+        basis = (
+            f"{1e3 * IMAGE_SECONDS:.2f} ms per image, view and epoch (Lite2 at 320 pixels on an H200), scaled by "
+            "pixels and by the backbone's multiply-adds"
+        )
+    left_out = f" Not included: {', '.join(sorted(unknown))}, whose size is unknown." if unknown else ""
+    return f"About {seconds / 3600:.2g} GPU hours, assuming {basis}.{left_out}"
 
 
 def _described(search: Search, experiment: Experiment) -> list[str]:

@@ -20,8 +20,12 @@ def command(
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(help="name=path of a pack, an official layout, or a features*.npy file in a pack. Repeatable."),
+        typer.Option(
+            help="name=path of data with full labels, or of a features*.npy file in a pack. Repeatable. "
+            "Not needed for --dry-run."
+        ),
     ] = None,
+    kind: Annotated[str | None, typer.Option(help="Format of the data, if it cannot be detected.")] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for runs, tables and report. If it holds an interrupted benchmark, it resumes."),
@@ -48,7 +52,7 @@ def command(
         list[str] | None, typer.Option("--set", help="key=value: change a value of the protocol. Repeatable.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the runs and their settings without running them.")
+        bool, typer.Option("--dry-run", help="Print the runs, the paper's numbers and an estimate of GPU hours.")
     ] = False,
     imports: ImportOption = None,
     list_: Annotated[bool, typer.Option("--list", help="List protocols and studies.")] = False,
@@ -59,8 +63,8 @@ def command(
 
     import_plugins(imports or ())
     if list_ or name is None:
-        for kind, rows in list_files().items():
-            print_table(("name", "description", "inputs"), rows, title=kind)
+        for title, rows in list_files().items():
+            print_table(("name", "description", "inputs"), rows, title=title)
         return
     from spml.train.device import choose_device
 
@@ -70,6 +74,7 @@ def command(
     planned = plan(
         name,
         data or (),
+        kind=kind,
         methods=None if methods is None else methods.split(","),
         seeds=parse_seeds(seeds),
         features=features,

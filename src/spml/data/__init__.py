@@ -3,7 +3,7 @@
 from spml.data.augment import ViewParameters, ViewSettings
 from spml.data.dataset import Dataset, Truth, truth_closed
 from spml.data.detect import open_data
-from spml.data.formats.pack import Pack, load_pack, write_pack
+from spml.data.formats.pack import write_pack
 from spml.data.stores.decode import decode
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import BadImage, ImageStore
@@ -13,12 +13,10 @@ __all__ = [
     "Dataset",
     "FeatureStore",
     "ImageStore",
-    "Pack",
     "Truth",
     "ViewParameters",
     "ViewSettings",
     "decode",
-    "load_pack",
     "open_data",
     "truth_closed",
     "write_pack",

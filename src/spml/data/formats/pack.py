@@ -18,8 +18,7 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -34,74 +33,11 @@ from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Labels, simulate, split
-from spml.labels.inputs import row_indices
 
 Int64 = npt.NDArray[np.int64]
 
 _REQUIRED = ("image", "classes", "labels", "observed", *PARTS)
 _RENAMED = {"val": "validation"}  # as older packs call it
-
-
-@dataclass(frozen=True, eq=False)
-class Pack:
-    """N rows of a data set: what is known of their labels, and where their images and features are."""
-
-    directory: Path
-    ids: npt.NDArray[np.str_]
-    """(N,) the images' names."""
-    classes: tuple[str, ...]
-    truth: npt.NDArray[np.int8]
-    """(N, L) +1 present, -1 absent, 0 unknown. Where only a row's single positive is known, the rest is 0."""
-    observed: Int64
-    """(N,) class of the row's one observed positive, -1 for none."""
-    train: Int64
-    val: Int64
-    test: Int64
-    largest_share: npt.NDArray[np.float32] | None
-    """(N, L) share of the image that the largest box of the class covers, 0 where absent; None where not recorded."""
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @cached_property
-    def known(self) -> npt.NDArray[np.bool_]:
-        """(N,) whether all labels of the row are known."""
-        known: npt.NDArray[np.bool_] = (self.truth != 0).all(axis=1)
-        return known
-
-    def images(self, size: int = 320, **options: Any) -> ImageStore:
-        """The images of all rows, in their order; `options` are those of `ImageStore`."""
-        return ImageStore(_image_sources(self.directory, self.ids.tolist()), size, **options)
-
-    def features(self, name: str | None = None) -> FeatureStore:
-        """The features of all rows, in their order: the file `name`, or the only features*.npy there is."""
-        store = FeatureStore(self.directory / name if name else _feature_file(self.directory))
-        if len(store) != len(self):
-            raise InputError(f"{self.directory}: it has {len(store)} rows, labels.npz {len(self)}.")
-        return store
-
-    def training_labels(self) -> Labels:
-        """The single positives of the rows `train`, in that order."""
-
-        return Labels.from_indices(self.observed[self.train], self.classes, ids=self.ids[self.train].tolist())
-
-    def full_labels(self, rows: Any) -> Labels:
-        """All labels of the given rows, in that order; an error where they are not known."""
-
-        index = row_indices(rows, len(self))
-        unknown = index[~self.known[index]]
-        if len(unknown):
-            raise InputError(
-                f"{self.directory}: {len(unknown)} of these {len(index)} rows are not fully labelled: of row "
-                f"{unknown[0]} ({self.ids[unknown[0]]}) only the observed positive is known."
-            )
-        return Labels.from_matrix(self.truth[index], self.classes, ids=self.ids[index].tolist())
-
-
-def load_pack(directory: FilePath) -> Pack:
-    """Read `labels.npz` of a pack; images and features are opened when asked for."""
-    folder = Path(directory)
-    return Pack(folder, *_read_labels(folder))
 
 
 class _PackLabels(NamedTuple):
