@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spml.data.dataset import Dataset
+from spml.data.detect import open_data
 from spml.data.formats.table import from_features, from_table
 from spml.data.stores import image_sources
 from spml.data.stores.features import FeatureStore
@@ -229,6 +230,29 @@ def test_lists_of_class_numbers_in_the_hugging_face_layout(photos: Path) -> None
     pq.write_table(table.replace_schema_metadata(metadata), path)
     with pytest.raises(InputError, match=r"row 1 .*the label 1: class numbers are 0 to 0"):
         from_table(path)
+
+
+def test_folder_of_hugging_face_parquet_files(photos: Path) -> None:
+    folder = photos / "data"
+    folder.mkdir()
+    files = {"train-00000-of-00002": "ab", "train-00001-of-00002-0a1b": "c", "test-00000-of-00001": "dé"}
+    for name, shown in files.items():
+        cells = [{"bytes": contents(photos, letter)[0], "path": f"{letter}.jpg"} for letter in shown]
+        table = pa.table({"image": cells, "label": [0] * len(shown)})
+        features = {"label": {"names": ["x"], "_type": "ClassLabel"}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        pq.write_table(table, folder / f"{name}.parquet")
+    dataset = open_data(folder, size=8)
+    assert dataset.names.tolist() == ["d.jpg", "é.jpg", "a.jpg", "b.jpg", "c.jpg"]
+    assert dataset.classes == ("x",)
+    assert dataset.test.tolist() == [0, 1]
+    assert sorted([*dataset.train, *dataset.validation]) == [2, 3, 4]
+    expected = ImageStore([photos / "photos" / name for name in dataset.names], 8).batch(range(5))
+    assert (dataset.store.batch(range(5)) == expected).all()
+    assert dataset.source["path"] == str(folder)
+    pq.write_table(pa.table({"image": contents(photos, "a"), "label": ["x"]}), folder / "more.parquet")
+    with pytest.raises(InputError, match="several tables"):
+        open_data(folder)
 
 
 def test_images_in_a_table_are_read_lazily_by_row_group(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

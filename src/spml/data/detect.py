@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,7 @@ _BY_SUFFIX = {
     ".json": "coco-json",
     ".npy": "features",
 }
+_SHARD = re.compile(r"[a-z]+-\d{5}-of-\d{5}.*\.parquet")  # as Hugging Face names the parts of a table
 _PATH_OPTIONS = ("cache_path", "features", "image_root", "labels")
 
 
@@ -141,7 +143,10 @@ def _tables(path: Path) -> list[Path]:
 
 
 def _only_table(path: Path) -> Path:
+    """The table in a folder, or the folder itself if it holds one table in several parquet files."""
     tables = _tables(path)
+    if len(tables) > 1 and all(_SHARD.fullmatch(table.name) for table in tables):
+        return path
     if len(tables) > 1:
         raise InputError(f"{path}: several tables, open one of them: {', '.join(table.name for table in tables)}.")
     if not tables:

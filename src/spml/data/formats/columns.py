@@ -36,8 +36,13 @@ _USUAL = {
 def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
     """Read a CSV (comma, semicolon or tab) or parquet file, without columns of images.
 
-    Columns whose names suggest text, and `texts`, are read as text, not as numbers.
+    Columns whose names suggest text, and `texts`, are read as text, not as numbers. A folder of parquet files named as
+    by Hugging Face, such as train-00000-of-00002.parquet, is one table with a column `split`.
     """
+    if path.is_dir():
+        tables = [(file.name.partition("-")[0], read_table(file)) for file in shards(path)]
+        parts = [table.append_column("split", pa.array([split] * table.num_rows)) for split, table in tables]
+        return pa.concat_tables(parts, promote_options="default")
     if not path.is_file():
         raise InputError(f"{path}: there is no such file.")
     try:
@@ -132,8 +137,14 @@ def open_table(
     return table, found, embedded
 
 
+def shards(path: Path) -> list[Path]:
+    """The parquet files of a folder, in order; of a file, the file."""
+    return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+
+
 def image_columns(path: Path) -> list[str]:
-    """The columns of a parquet file that hold image contents."""
+    """The columns of a parquet file, or of a folder of them, that hold image contents."""
+    path = shards(path)[0]
     if path.suffix.lower() not in (".parquet", ".pq"):
         return []
     return [field.name for field in pa.parquet.read_schema(path) if holds_images(field.type)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,29 @@ def holds_images(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def image_sources(path: Path, column: str, root: Path) -> tuple[list[Source], list[str]]:
-    """Where the image of each row is, and the rows' names. No image is read.
+def image_sources(files: Sequence[Path], column: str, root: Path) -> tuple[list[Source], list[str]]:
+    """Where the image of each row of parquet files is, and the rows' names. No image is read.
 
     A row without bytes has its image at `path` of the struct, relative to `root`. Names are these paths where no two
     are equal, else row numbers.
     """
-    file = pa.parquet.ParquetFile(path)
-    rows = file.metadata.num_rows
-    paths: list[str | None] = [None] * rows
-    kind = file.schema_arrow.field(column).type
-    if pa.types.is_struct(kind) and kind.get_field_index("path") >= 0:
-        paths = [(cell or {}).get("path") for cell in file.read(columns=[f"{column}.path"])[column].to_pylist()]
-    sources: list[Source] = [ParquetCell(str(path), column, row) for row in range(rows)]
-    for row in _rows_without_bytes(file, column, pa.types.is_struct(kind)):
-        if paths[row]:
-            sources[row] = root / str(paths[row])
-    distinct = all(paths) and len(set(paths)) == rows
-    return sources, [str(name) for name in (paths if distinct else range(rows))]
+    sources: list[Source] = []
+    paths: list[str | None] = []
+    for path in files:
+        file = pa.parquet.ParquetFile(path)
+        kind = file.schema_arrow.field(column).type
+        is_struct = pa.types.is_struct(kind)
+        first, rows = len(sources), file.metadata.num_rows
+        sources += [ParquetCell(str(path), column, row) for row in range(rows)]
+        if is_struct and kind.get_field_index("path") >= 0:
+            paths += [(cell or {}).get("path") for cell in file.read(columns=[f"{column}.path"])[column].to_pylist()]
+        else:
+            paths += [None] * rows
+        for row in _rows_without_bytes(file, column, is_struct):
+            if paths[first + row]:
+                sources[first + row] = root / str(paths[first + row])
+    distinct = all(paths) and len(set(paths)) == len(paths)
+    return sources, [str(name) for name in (paths if distinct else range(len(paths)))]
 
 
 def _rows_without_bytes(file: Any, column: str, is_struct: bool) -> list[int]:

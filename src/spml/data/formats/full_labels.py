@@ -64,7 +64,7 @@ def _images(path: Path, table: pa.Table, column: str | None, root: Path) -> tupl
     if column is None:
         raise InputError(f"{path}: no column contains image paths: name it with image_column.")
     if column in columns.image_columns(path):
-        sources, names = image_sources(path, column, root)
+        sources, names = image_sources(columns.shards(path), column, root)
         return ImageStore(sources, PHOTO_SIZE, cache_limit=0), names
     names, groups = same_images(path, column, texts(table[column]))
     twice = next((place for place, group in enumerate(groups) if len(group) > 1), None)

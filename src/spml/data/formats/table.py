@@ -50,7 +50,8 @@ def from_table(
     Parameters
     ----------
     path : path
-        A .csv, .tsv or .parquet file.
+        A .csv, .tsv or .parquet file, or a folder of parquet files named as by Hugging Face
+        (train-00000-of-00002.parquet), which state the split.
     image_column : str, optional
         Column of image paths; of a parquet file also of image contents, as bytes or as Hugging Face's struct of
         `bytes` and `path`. Images are read when they are needed.
@@ -93,14 +94,14 @@ def from_table(
     labels = read_labels(file, table, roles.get("label"), label_cells, used, binary=bool(image or feature_columns))
     splits = read_splits(file, split, texts(table[split])) if split else ["train"] * table.num_rows
     notes = labels.notes
-    root = Path(image_root) if image_root is not None else file.parent
+    root = Path(image_root) if image_root is not None else columns.shards(file)[0].parent
     names = texts(table[ids]) if ids else None
     store: ImageStore | FeatureStore
     if image is None:
         store, inputs = _features(file, table, feature_columns, (*roles.values(), *labels.columns))
         names = names or [str(row) for row in range(table.num_rows)]
     elif image in embedded:
-        sources, paths = image_sources(file, image, root)
+        sources, paths = image_sources(columns.shards(file), image, root)
         store, inputs, names = ImageStore(sources, size, **options), f"images from {image!r}", names or paths
     else:
         names, groups = same_images(file, image, texts(table[image]))
