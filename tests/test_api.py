@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from pyarrow import csv
 
 import spml
@@ -92,6 +92,17 @@ def test_images_of_another_size_are_resized_as_files_are(on_images, tmp_path):
     photo = Image.open(tmp_path / "photo.jpg")  # a file this large is decoded at a smaller scale
     assert np.array_equal(on_images.predict(photo), on_images.predict(tmp_path / "photo.jpg"))
     assert photo.size == (90, 150)
+    rotated = Image.Exif()
+    rotated[ExifTags.Base.Orientation] = 6
+    Image.fromarray(pixels[:40, :30]).save(tmp_path / "rotated.jpg", exif=rotated)
+    photo = Image.open(tmp_path / "rotated.jpg")
+    photo.load()
+    assert np.array_equal(on_images.predict(photo), on_images.predict(tmp_path / "rotated.jpg"))
+    frames = [Image.fromarray(pixels), Image.fromarray(255 - pixels)]
+    frames[0].save(tmp_path / "film.png", save_all=True, append_images=frames[1:])
+    film = Image.open(tmp_path / "film.png")
+    film.seek(1)
+    assert np.array_equal(on_images.predict(film), on_images.predict(255 - pixels))
     grey = np.asarray(Image.open(tmp_path / "photo.png").convert("L"))
     assert np.array_equal(on_images.predict(grey), on_images.predict(Image.fromarray(grey)))
     as_float = torch.from_numpy(pixels).movedim(-1, 0) / 255

@@ -1,6 +1,5 @@
 """Export a trained classifier to ONNX: from pixels or features to calibrated probabilities (extra `export`)."""
 
-import copy
 import json
 import logging
 import warnings
@@ -46,7 +45,8 @@ def export_onnx(predictor: Predictor, path: Path) -> None:
         computes probabilities that differ by more than 1e-4.
     """
     onnx, onnxruntime = _packages()
-    graph = copy.deepcopy(_CalibratedNetwork(predictor)).cpu().eval()  # the predictor's own network stays on its device
+    predictor = predictor.cpu_copy()  # GPUs round more coarsely than the tolerance
+    graph = _CalibratedNetwork(predictor).eval()
     name, example = _example(predictor)
     batch = {0: torch.export.Dim("batch")}
     with _quiet():
@@ -116,7 +116,7 @@ def _example(predictor: Predictor) -> tuple[str, Tensor]:
     network = predictor.network
     assert isinstance(network, FeatureClassifier)
     rows = torch.randn(_TEST_ROWS, len(network.mean), generator=draw)
-    return "features", rows * network.deviation.cpu() + network.mean.cpu()
+    return "features", rows * network.deviation + network.mean
 
 
 def _metadata(predictor: Predictor) -> dict[str, str]:

@@ -3,6 +3,7 @@
 Neither a GPU nor the training data is needed.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -81,6 +82,13 @@ class Predictor:
     def decision(self) -> Decision:
         """Calibration and thresholds, as `spml recover` finds them."""
         return self._decide()
+
+    def cpu_copy(self) -> "Predictor":
+        """The same predictor with a copy of the network on the CPU."""
+        network = copy.deepcopy(self.network)
+        return Predictor(
+            self.folder, network, self.classes, lambda: self.decision, policy=self.spec.policy, device="cpu"
+        )
 
     @torch.inference_mode()
     def probabilities(self, block: InputBlock) -> Float32:

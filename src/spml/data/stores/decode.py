@@ -92,7 +92,8 @@ def decode_image(source: FilePath | bytes | Image.Image, size: int, policy: Poli
     """`decode` of checked settings; raises `UnreadableImage`."""
     try:
         if isinstance(source, Image.Image):
-            file: FilePath | bytes = getattr(source, "filename", "") if getattr(source, "tile", None) else ""
+            unread = getattr(source, "tile", None) and source.tell() == 0  # not yet decoded, and at its first frame
+            file: FilePath | bytes = getattr(source, "filename", "") if unread else ""
             if not file:
                 return _square(source.copy(), size, policy)  # `draft` would change the image of the caller
         else:
