@@ -1,5 +1,6 @@
 """The package skeleton: its tests pass, and once installed its method is found."""
 
+import csv
 import os
 import subprocess
 import sys
@@ -19,6 +20,11 @@ def run(*command, folder, path=SOURCE):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
 
 
+def install(package, site):
+    pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index")
+    run(*pip, "--target", str(site), ".", folder=package)
+
+
 def test_the_tests_of_a_new_package_pass(tmp_path):
     write_method_package("my-loss", tmp_path / "new")
     result = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder=tmp_path / "new")
@@ -29,8 +35,7 @@ def test_the_tests_of_a_new_package_pass(tmp_path):
 
 def test_an_installed_package_is_found(tmp_path):
     write_method_package("my-loss", tmp_path / "new")
-    pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index")
-    run(*pip, "--target", str(tmp_path / "site"), ".", folder=tmp_path / "new")
+    install(tmp_path / "new", tmp_path / "site")
     path = f"{SOURCE}{os.pathsep}{tmp_path / 'site'}"
     result = run(sys.executable, "-m", "spml", "methods", folder=tmp_path, path=path)
     assert "my-loss" in result.stdout
@@ -49,3 +54,26 @@ def test_taken_names_and_folders_raise(tmp_path):
     with pytest.raises(InputError, match=r"exists already\. Choose another folder"):
         write_method_package("my-loss", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_changed_formula_gives_new_numbers(tmp_path):
+    """Install the package, compare its method in worker processes, change the formula, and compare again."""
+    folder, site = tmp_path / "new", tmp_path / "site"
+    write_method_package("my-loss", folder)
+    install(folder, site)
+    protocol = folder / "compare.toml"
+    protocol.write_text(protocol.read_text().replace("epochs = 7", "epochs = 1"))
+    bench = ["bench", str(protocol), *"--methods an,my-loss --seeds 0 --workers 2 --device cpu --out bench".split()]
+
+    def scores():
+        result = run(sys.executable, "-m", "spml", *bench, folder=tmp_path, path=f"{SOURCE}{os.pathsep}{site}")
+        with (tmp_path / "bench" / "runs.csv").open() as table:
+            return result.stdout, {row["method"]: row["test_map"] for row in csv.DictReader(table)}
+
+    _, before = scores()
+    code = site / "spml_my_loss" / "__init__.py"
+    code.write_text(code.read_text().replace("torch.where(ignored, 0.0, ", "torch.where(labels == 0, 0.1, 1.0) * ("))
+    output, after = scores()
+    assert "1 runs to do, 1 already done" in output
+    assert after["an"] == before["an"]
+    assert after["my-loss"] != before["my-loss"]
