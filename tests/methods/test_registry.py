@@ -85,11 +85,16 @@ def test_import_by_name_and_by_path(site, monkeypatch):
     (folder / "plugin_module.py").write_text(CODE.format(name="by-name"))
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    (folder / "plugin_package").mkdir()
+    (folder / "plugin_package" / "__init__.py").write_text("from . import formula\n")
+    (folder / "plugin_package" / "formula.py").write_text(CODE.format(name="by-init"))
+    import_plugins(["plugin_package/__init__.py"])
+    assert METHODS["by-init"].__module__ == "plugin_package.formula"
     import_plugins(["plugin_file.py", "plugin_module"])
     assert {"by-path", "by-name"} <= set(METHODS)
-    assert imported_plugins() == (str(folder / "plugin_file.py"), "plugin_module")
+    assert imported_plugins()[1:] == (str(folder / "plugin_file.py"), "plugin_module")
     import_plugins(imported_plugins())  # as worker processes do
-    assert len(imported_plugins()) == 2
+    assert len(imported_plugins()) == 3
 
 
 @pytest.mark.parametrize(

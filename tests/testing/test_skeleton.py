@@ -63,7 +63,8 @@ def test_a_changed_formula_gives_new_numbers(tmp_path):
     install(folder, site)
     protocol = folder / "compare.toml"
     protocol.write_text(protocol.read_text().replace("epochs = 7", "epochs = 1"))
-    bench = ["bench", str(protocol), *"--methods an,my-loss --seeds 0 --workers 2 --device cpu --out bench".split()]
+    options = {"methods": "an,my-loss", "seeds": "0", "workers": "2", "device": "cpu", "out": "bench"}
+    bench = ["bench", str(protocol), *(word for name, value in options.items() for word in (f"--{name}", value))]
 
     def scores():
         result = run(sys.executable, "-m", "spml", *bench, folder=tmp_path, path=f"{SOURCE}{os.pathsep}{site}")

@@ -121,17 +121,21 @@ def imported_plugins() -> tuple[str, ...]:
 def _import_file(path: Path) -> None:
     if not path.is_file():
         raise InputError("the file does not exist")
-    if path.stem in sys.modules:
-        raise InputError(f"a module named {path.stem!r} is already imported; rename the file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    package = path.stem == "__init__"
+    name = path.parent.name if package else path.stem
+    if name in sys.modules:
+        if getattr(sys.modules[name], "__file__", None) == str(path):
+            return
+        raise InputError(f"a module named {name!r} is already imported; rename the file")
+    locations = [str(path.parent)] if package else None
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=locations)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        spec.loader.exec_module(sys.modules[name])
     except BaseException:
-        del sys.modules[path.stem]
+        del sys.modules[name]
         raise
 
 
