@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 
 from spml.labels import Labels
-
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-
-
-def shared_data(*parts: str) -> Path:
-    """Return the path of a file of development data; skip the test if it does not exist."""
-    path = SHARED.joinpath(*parts)
-    if not path.exists():
-        pytest.skip(f"needs the development data {'/'.join(parts)} beside the checkout (../shared/data)")
-    return path
+from support.shared_data import shared_data
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import shared_data
 from spml.data.detect import FORMATS, open_data
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from support.official_layouts import write_coco, write_cub, write_nuswide, write_voc
 from support.pictures import known, picture
+from support.shared_data import shared_data
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import shared_data
 from spml.data.dataset import Dataset, Truth
 from spml.data.formats import coco, cub, nuswide, voc
 from spml.data.formats.official import count_mismatches, from_truth
@@ -15,6 +14,7 @@ from spml.errors import InputError
 from spml.labels import Labels, simulate, split
 from support.official_layouts import VOC, write_coco, write_cub, write_nuswide, write_voc
 from support.pictures import known
+from support.shared_data import shared_data
 
 
 def present(dataset: Dataset) -> dict[str, set[str]]:

@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from conftest import shared_data
 from spml.data import ImageStore, decode, open_data, truth_closed, write_pack
 from spml.data.formats.pack import from_pack
 from spml.errors import InputError
 from support.pictures import picture
+from support.shared_data import shared_data
 
 CLASSES = ["cat", "dog", "Straße"]
 IDS = ["b/1.x", "a", "c", "d", "e"]

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from conftest import shared_data
 from spml.errors import InputError
 from spml.models import SmallNet, build_classifier
 from spml.models.backbones import TimmFeatures, weights_digest
 from support.classifiers import pictures, small
+from support.shared_data import shared_data
 
 
 def test_small_net_size_and_independence_of_the_batch() -> None:

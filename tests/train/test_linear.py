@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conftest import shared_data
 from spml.data import open_data
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
@@ -21,6 +20,7 @@ from spml.models.feature_classifier import merge_heads
 from spml.train.experiment import Experiment
 from spml.train.linear import FeatureRows, HeadResult, linear_start, row_order, train_heads
 from spml.train.linear import rows as rows_module
+from support.shared_data import shared_data
 
 ON_FEATURES = sorted(name for name, cls in METHODS.items() if cls.needs.head == "linear")
 # Settings under which a run of four epochs meets every part of a method.
