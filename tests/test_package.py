@@ -95,6 +95,6 @@ def test_train_has_the_options_of_the_command():
     from spml.cli.train import command
 
     names = set(inspect.signature(command).parameters)
-    of_data = {"kind", "image_column", "label_column", "image_root", "labels", "on_bad_image"}
+    of_data = {"kind", "image_column", "label_column", "class_columns", "zeros", "image_root", "labels", "on_bad_image"}
     expected = (names - of_data - {"setting", "imports"}) | {"settings", "progress", "options"}
     assert set(inspect.signature(spml.train).parameters) == expected

@@ -27,7 +27,7 @@ from spml.recover import Recovered
 from spml.recover import recover as recover_labels
 from spml.recover.labelled import read_labelled
 from spml.runs.folder import RunFolder, check_output_path, open_run
-from spml.runs.outputs import RUN_FILES, check_overwrite, check_results_folder
+from spml.runs.outputs import check_overwrite
 from spml.train.train_data import train_data
 
 FilePath = str | PathLike[str]
@@ -88,7 +88,7 @@ def train(
     progress : bool
         Print notes about the data and show a progress bar.
     **options
-        Options of `spml.open_data`, such as `kind`, `image_column`, `label_column`, `image_root`, `labels`,
+        Options of `spml.open_data`, such as `kind`, `image_column`, `label_column`, `class_columns`, `labels`,
         `on_bad_image`.
 
     Returns
@@ -110,7 +110,6 @@ def train(
     """
     if isinstance(data, Dataset) and options:
         raise InputError(f"option {next(iter(options))!r} is for a path: pass it to `spml.open_data`")
-    check_results_folder(Path(out), "run.json", RUN_FILES)
     report: Callable[[str], None] = print if progress and os.environ.get("RANK", "0") == "0" else lambda text: None
     train_data(
         data if isinstance(data, Dataset) else os.fspath(data),
@@ -129,7 +128,7 @@ def train(
         track=track,
         say=report,
         progress=progress,
-        **{name: _absolute(name, value) for name, value in options.items() if value is not None},
+        **options,
     )
     return load(out, device=device)
 
@@ -411,8 +410,3 @@ class Run:
                 f"{self.predictor.folder} holds a classifier without its training rows: call {action} on the run folder"
             )
         return self.folder
-
-
-def _absolute(option: str, value: Any) -> Any:
-    """Paths among the options, so that the run can open its data from another folder."""
-    return str(Path(value).resolve()) if option in ("image_root", "labels") else value

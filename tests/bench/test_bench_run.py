@@ -279,7 +279,8 @@ def test_the_built_in_scenes_need_no_file(spml, monkeypatch, tmp_path):
     assert code == 0, text
     assert [row["labels"] for row in rows(tmp_path / "out" / "runs.csv")] == ["48", "480"]
     (folder,) = (tmp_path / "out" / "runs").glob("an-*")
-    assert open_run(folder).source == {"path": "scenes", "options": {"train": 60, "test": 20, "size": 48}}
+    options = {"train": 60, "test": 20, "size": 48}
+    assert open_run(folder).source == {"path": "scenes", "kind": "scenes", "options": options}
     code, text = spml("scenes", "--data", "scenes=./scenes", *few, "--out", "out")
     assert code == 2
     assert str(tmp_path / "scenes") in text

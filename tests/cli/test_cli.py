@@ -20,7 +20,7 @@ from spml.cli.train import parse_settings
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.runs.files import lock_folder, write_tensors
-from spml.runs.folder import PREDICTIONS, check_output_path
+from spml.runs.folder import PREDICTIONS, check_output_path, open_run
 from support.command import run
 
 COLOURS = {"red": 0, "green": 1, "blue": 2}
@@ -57,7 +57,7 @@ def trained(photos, tmp_path_factory):
     command = [sys.executable, "-m", "spml", "train", str(photos), "--out", str(out), *OPTIONS, "--device", "cpu"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "3 classes" in done.stdout
+    assert "photos0 (format: folder): 29 training rows, 7 held out, 3 classes" in done.stdout
     return out
 
 
@@ -159,6 +159,21 @@ def test_methods_of_the_user_are_imported(spml, tmp_path, monkeypatch):
     code, text = spml("methods", "--import", "nowhere.py")
     assert code == 2
     assert "Cannot import the plug-in 'nowhere.py': the file does not exist" in text
+
+
+def test_train_with_an_imported_method_and_class_columns(spml, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plugin_for_train.py").write_text(PLUGIN.format("training"))
+    draw = np.random.default_rng(0)
+    lines = [f"{a:.2f},{b:.2f},{c},{1 - c}" for a, b, c in zip(*draw.normal(size=(2, 40)), [0, 1] * 20, strict=True)]
+    (tmp_path / "table.csv").write_text("\n".join(["x,y,cat,dog", *lines]))
+    command = ("train", "table.csv", "--class-column", "cat", "--class-column", "dog", "--device", "cpu")
+    code, text = spml(*command, "--import", "plugin_for_train.py", "--method", "my-training", "--out", "run")
+    assert code == 0, text
+    assert "table (format: table): 32 training rows, 8 held out, 2 classes" in text
+    assert not (open_run("run").labels.dense() < 0).any()
+    assert spml(*command, "--method", "an", "--zeros", "negative", "--out", "verified")[0] == 0
+    assert (open_run("verified").labels.dense() < 0).any()
 
 
 def test_new_method_writes_a_package(spml, tmp_path, monkeypatch):
@@ -484,7 +499,7 @@ def test_options_out_of_range_raise(spml, matrix, tmp_path, options, sentence):
 def test_the_run_folder_is_not_the_data_folder(spml, photos):
     code, text = spml("train", photos, "--out", photos, *OPTIONS)
     assert code == 2
-    assert "is the data itself" in text
+    assert "is the data folder itself" in text
 
 
 def test_a_file_of_the_user_is_replaced_only_with_force(spml, photos, trained, tmp_path):

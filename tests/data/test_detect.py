@@ -174,6 +174,7 @@ def test_source_opens_the_same_data_again(tmp_path: Path, monkeypatch: pytest.Mo
     opened = open_data("tags.csv", kind="table", image_root=Path("photos"), size=8)
     assert opened.source == {
         "path": str(tmp_path / "tags.csv"),
+        "kind": "table",
         "options": {"kind": "table", "image_root": str(tmp_path / "photos"), "size": 8},
     }
     assert json.loads(json.dumps(opened.source)) == opened.source
@@ -184,4 +185,5 @@ def test_source_opens_the_same_data_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert again.fingerprint() == before
     pack = open_data(small_pack(tmp_path / "pack", features=True), features="features-small.npy")
     assert pack.source["options"] == {"features": "features-small.npy"}
-    assert open_data("scenes", train=5, test=1).source == {"path": "scenes", "options": {"train": 5, "test": 1}}
+    scenes = open_data("scenes", train=5, test=1).source
+    assert scenes == {"path": "scenes", "kind": "scenes", "options": {"train": 5, "test": 1}}

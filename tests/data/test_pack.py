@@ -256,7 +256,7 @@ def test_written_pack_of_images(tmp_path):
     photos = photographs(tmp_path / "photos")
     dataset = write_pack(photos, label_table(tmp_path), tmp_path / "new" / "pets", test=0.25, validation=0.2)
     assert repr(dataset) == "Dataset('pets': 20 rows, 3 classes; 12 train, 3 validation, 5 test)"
-    assert dataset.source == {"path": str(tmp_path / "new" / "pets"), "options": {}}
+    assert dataset.source == {"path": str(tmp_path / "new" / "pets"), "kind": "pack", "options": {}}
     assert dataset.classes == ("even", "odd", "three")
     assert ((dataset.truth.open().dense() > 0) == full()).all()
     assert dataset.fully_labelled.all()

@@ -19,7 +19,9 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of the split and of the single positives.")] = 1200,
     image_column: Annotated[str | None, typer.Option(help="Column of image paths.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Column of label lists, such as a|b.")] = None,
-    class_column: Annotated[list[str] | None, typer.Option(help="A 0/1 column of one class. Repeatable.")] = None,
+    class_columns: Annotated[
+        list[str] | None, typer.Option("--class-column", help="A 0/1 column of one class. Repeatable.")
+    ] = None,
     id_column: Annotated[str | None, typer.Option(help="Column of row names.")] = None,
     split_column: Annotated[str | None, typer.Option(help="Column with train, validation or test.")] = None,
     separator: Annotated[str | None, typer.Option(help="Separator of label lists.")] = None,
@@ -36,7 +38,7 @@ def command(
         seed=seed,
         image_column=image_column,
         label_column=label_column,
-        class_columns=class_column,
+        class_columns=class_columns,
         id_column=id_column,
         split_column=split_column,
         separator=separator,

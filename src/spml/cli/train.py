@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spml.cli.console import DeviceOption, echo
+from spml.cli.console import DeviceOption, ImportOption, echo
 from spml.errors import InputError
 
 EXAMPLE = "spml train photos/ --out runs/photos"
@@ -15,8 +15,8 @@ def command(
     data: Annotated[
         str,
         typer.Argument(
-            help="A folder with one subfolder per class, a table (csv, tsv, parquet), COCO json, a VOC folder, a .npy "
-            "feature matrix, or `scenes` (built in)."
+            help="A folder with one subfolder per class, a table (csv, tsv, parquet) with a label column or one 0/1 "
+            "column per class, COCO json, a VOC folder, a .npy feature matrix, or `scenes` (built in)."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Run folder. If it holds an interrupted run, training resumes.")],
@@ -45,27 +45,27 @@ def command(
     kind: Annotated[str | None, typer.Option(help="Data format, if it cannot be detected.")] = None,
     image_column: Annotated[str | None, typer.Option(help="Tables: column of image paths.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Tables: column of labels.")] = None,
+    class_columns: Annotated[
+        list[str] | None,
+        typer.Option("--class-column", help="Tables: a 0/1 column of one class. Repeatable. Default: detected."),
+    ] = None,
+    zeros: Annotated[
+        str | None, typer.Option(help="Tables: what 0 means in class columns, unknown (default) or negative.")
+    ] = None,
     image_root: Annotated[Path | None, typer.Option(help="Tables: folder that image paths are relative to.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Feature matrix: file with the labels.")] = None,
     on_bad_image: Annotated[str | None, typer.Option(help="Unreadable images: error (default) or skip.")] = None,
     track: Annotated[str | None, typer.Option(help="Also log to tensorboard or trackio.")] = None,
+    imports: ImportOption = None,
 ) -> None:
     """Train a classifier from one label per example.
 
     Training can be interrupted; run the same command again to resume.
     """
-    from spml.runs.outputs import RUN_FILES, check_results_folder
+    from spml.methods.registry import import_plugins
     from spml.train.train_data import train_data
 
-    check_results_folder(out, "run.json", RUN_FILES)
-    options: dict[str, Any] = {
-        "kind": kind,
-        "image_column": image_column,
-        "label_column": label_column,
-        "image_root": None if image_root is None else str(image_root.resolve()),
-        "labels": None if labels is None else str(labels.resolve()),
-        "on_bad_image": on_bad_image,
-    }
+    import_plugins(imports or ())
     best = train_data(
         data,
         out,
@@ -82,7 +82,14 @@ def command(
         device=device,
         track=track,
         say=echo,
-        **{name: value for name, value in options.items() if value is not None},
+        kind=kind,
+        image_column=image_column,
+        label_column=label_column,
+        class_columns=class_columns,
+        zeros=zeros,
+        image_root=image_root,
+        labels=labels,
+        on_bad_image=on_bad_image,
     )
     score = "" if best["score"] is None else f" (held-out score {best['score']:.3f})"
     echo(f"Done. Best epoch: {best['epoch']}{score}. Next: spml recover {out} --out recovered.csv")

@@ -139,7 +139,8 @@ class Dataset:
     notes : tuple of str
         Sentences about how the data was read, for the user.
     source : dict
-        How to open the data again: `open_data(source["path"], **source["options"])`. Empty if it was built in memory.
+        How to open the data again: `open_data(source["path"], **source["options"])`, and its format, `kind`. Empty if
+        it was built in memory.
 
     Examples
     --------
@@ -150,7 +151,7 @@ class Dataset:
     >>> data.full_labels(data.test).is_full
     True
     >>> data.source
-    {'path': 'scenes', 'options': {'train': 20, 'test': 10}}
+    {'path': 'scenes', 'kind': 'scenes', 'options': {'train': 20, 'test': 10}}
     """
 
     name: str

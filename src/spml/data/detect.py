@@ -96,7 +96,7 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
     _check_options(detected, function, options)
     dataset = function(**options) if detected == "scenes" else function(place, **options)
     recorded = ({} if kind is None else {"kind": kind}) | _recorded(detected, options)
-    return replace(dataset, source=source | {"options": recorded})
+    return replace(dataset, source=source | {"kind": detected, "options": recorded})
 
 
 def _detect(path: Path) -> str:

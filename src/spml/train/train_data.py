@@ -12,6 +12,7 @@ from spml.data.detect import open_data
 from spml.errors import InputError
 from spml.methods import method as make_method
 from spml.runs.log import tracker
+from spml.runs.outputs import RUN_FILES, check_results_folder
 from spml.train.device import choose_device
 from spml.train.experiment import Experiment
 from spml.train.run_experiment import run_experiment
@@ -89,14 +90,15 @@ def train_data(
     make_method(method, **(settings or {}))  # validate early, before any data is read
     train: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "seed": seed, "learning_rate": learning_rate}
     _train_settings(1, chosen, images=True, **train)
-    dataset = _open(data, model, size, options)
+    dataset = _open(data, model, size, {name: value for name, value in options.items() if value is not None})
     for note in dataset.notes:
         say(note)
     images = isinstance(dataset.store, ImageStore)
     if not images:
         _check_linear(model=model, size=size, head=head)
+    kind = f" (format: {dataset.source['kind']})" if dataset.source else ""
     say(
-        f"{dataset.name}: {len(dataset.train)} training rows, {len(dataset.validation)} held out, "
+        f"{dataset.name}{kind}: {len(dataset.train)} training rows, {len(dataset.validation)} held out, "
         f"{len(dataset.classes)} classes"
     )
     experiment = Experiment(
@@ -120,6 +122,7 @@ def _check_out(out: Path, data: str | Path | Dataset) -> None:
     path = data.source.get("path", "") if isinstance(data, Dataset) else data
     if path and Path(path).exists() and out.resolve() == Path(path).resolve():
         raise InputError(f"--out {out} is the data folder itself: name another folder for the run")
+    check_results_folder(out, "run.json", RUN_FILES)
 
 
 def _train_settings(
