@@ -3,7 +3,7 @@
 Blocks are read one after the other, so neither the inputs nor the predictions ever have to fit into memory.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from spml.errors import InputError
 
 IMAGES_PER_BLOCK, FEATURE_ROWS_PER_BLOCK = 32, 4096
 
+Rows: TypeAlias = npt.NDArray[np.int64]
 Input: TypeAlias = str | PathLike[str] | Image.Image | npt.NDArray[Any] | torch.Tensor
 Inputs: TypeAlias = Input | Sequence[Input] | Sequence[float] | Sequence[Sequence[float]]
 """What `Run.predict` and `Run.embed` accept: one input, or a sequence of inputs."""
@@ -78,7 +79,9 @@ def open_files(paths: Sequence[Path], spec: InputSpec, label_column: str | None 
         return _open_matrix(paths[0], spec) if suffixes == {".npy"} else _open_table(paths[0], spec, label_column)
     if spec.image_size is None:
         raise InputError(f"{spec.run} was trained on features, not on images: give it a .npy or .parquet file")
-    return _open_images(list_images(paths), spec.image_size, spec.policy)
+    files = list_images(paths)
+    store = ImageStore(files, spec.image_size, policy=spec.policy, cache_limit=0)
+    return _store_rows(store, files, store.batch, IMAGES_PER_BLOCK)
 
 
 def open_inputs(inputs: Inputs, spec: InputSpec) -> InputRows:
@@ -94,29 +97,25 @@ def open_inputs(inputs: Inputs, spec: InputSpec) -> InputRows:
     return InputRows(len(images), _image_blocks(images, spec.image_size, spec.policy))
 
 
-def _open_images(files: list[Path], size: int, policy: Policy) -> InputRows:
-    store = ImageStore(files, size, policy=policy, cache_limit=0)
-
-    def block(number: int) -> InputBlock:
-        rows = np.arange(number * IMAGES_PER_BLOCK, min((number + 1) * IMAGES_PER_BLOCK, len(files)))
-        return InputBlock([str(files[row]) for row in rows], store.batch(rows))
-
-    return InputRows(len(files), map(block, store.reading(np.arange(len(files)), IMAGES_PER_BLOCK)))
-
-
 def _open_matrix(path: Path, spec: InputSpec) -> InputRows:
     if spec.image_size is not None:
         raise InputError(f"{spec.run} was trained on images, not on features: it cannot label {path}")
-    return _store_blocks(FeatureStore(path), spec)
+    return _feature_rows(FeatureStore(path), spec)
 
 
-def _store_blocks(store: FeatureStore, spec: InputSpec) -> InputRows:
-    size = FEATURE_ROWS_PER_BLOCK
+def _feature_rows(store: FeatureStore, spec: InputSpec) -> InputRows:
     spec.check_width(store.dim)
+    return _store_rows(store, range(len(store)), store.finite_batch, FEATURE_ROWS_PER_BLOCK)
+
+
+def _store_rows(
+    store: ImageStore | FeatureStore, names: Sequence[object], read: Callable[[Rows], torch.Tensor], size: int
+) -> InputRows:
+    """The rows of a store in blocks of `size`; the next block is read while one is processed."""
 
     def block(number: int) -> InputBlock:
         rows = np.arange(number * size, min((number + 1) * size, len(store)))
-        return InputBlock([str(row) for row in rows.tolist()], store.finite_batch(rows))
+        return InputBlock([str(names[row]) for row in rows], read(rows))
 
     return InputRows(len(store), map(block, store.reading(np.arange(len(store)), size)))
 
@@ -155,7 +154,7 @@ def _feature_blocks(inputs: Any, spec: InputSpec) -> InputRows:
             f"{spec.run} was trained on features: its inputs are rows of {spec.features} numbers, or the path of a "
             ".npy or .parquet file"
         )
-    return _store_blocks(FeatureStore(matrix), spec) if len(matrix.shape) == 2 else InputRows(0, iter(()))
+    return _feature_rows(FeatureStore(matrix), spec) if len(matrix.shape) == 2 else InputRows(0, iter(()))
 
 
 def _images(item: Any) -> list[Any]:
