@@ -115,7 +115,7 @@ def _store_rows(
 
     def block(number: int) -> InputBlock:
         rows = np.arange(number * size, min((number + 1) * size, len(store)))
-        return InputBlock([str(names[row]) for row in rows], read(rows))
+        return InputBlock([str(names[row]) for row in rows.tolist()], read(rows))
 
     return InputRows(len(store), map(block, store.reading(np.arange(len(store)), size)))
 
