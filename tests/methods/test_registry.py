@@ -1,8 +1,10 @@
 """Plug-ins: entry points, imports by name and by path, name clashes, and broken packages."""
 
+import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from spml.errors import InputError
 from spml.losses import assume_negative, entropy_maximisation
 from spml.methods import METHODS, import_plugins, imported_plugins, loss_method, method, registry
 
+SOURCE = Path(__file__).parents[2] / "src"
 CODE = """
 from spml.methods import loss_method
 
@@ -64,6 +67,16 @@ def test_a_broken_plugin_is_reported_and_left_out(site):
     assert list(registry.broken_plugins()) == ["plugin_bad"]
     with pytest.raises(InputError, match=r"No method named 'bad'\..* plug-in package 'plugin_bad'"):
         method("bad")
+
+
+def test_the_command_reports_a_broken_plugin_in_one_sentence(tmp_path):
+    install(tmp_path, "plugin_bad", "bad", CODE + "\nimport no_such_module\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(tmp_path)])}
+    command = [sys.executable, "-m", "spml", "methods"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "annotator-em" in result.stdout
+    assert result.stderr.startswith("spml: The plug-in package 'plugin_bad' cannot be loaded")
+    assert result.stderr.count("\n") == 1
 
 
 def test_name_clashes_are_errors(site):

@@ -5,6 +5,7 @@ No module here imports anything heavy at the top; each command imports what it n
 
 import os
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -55,7 +56,20 @@ def main() -> None:
     sys.exit(code)
 
 
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Format our own warnings as one sentence, others as usual."""
+    if category.__module__.startswith("spml."):
+        return f"spml: {message}\n"
+    return _python_format(message, category, filename, lineno, line)
+
+
+_python_format = warnings.formatwarning
+
+
 def _exit_code() -> int:
+    warnings.formatwarning = _format_warning
     try:
         app()
     except SystemExit as end:

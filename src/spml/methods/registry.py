@@ -25,6 +25,10 @@ ENTRY_POINTS = "spml.methods"
 STEP_INPUTS = frozenset({"epoch", "progress"})  # positional inputs of a loss function that come from the clock
 
 
+class PluginWarning(UserWarning):
+    """An installed plug-in cannot be loaded."""
+
+
 class _Methods(UserDict[str, type[Method]]):
     """Method classes by name. Plug-ins are loaded when the names are listed, or one of them is not ours."""
 
@@ -45,7 +49,7 @@ class _Methods(UserDict[str, type[Method]]):
                     f"The plug-in package {package!r} cannot be loaded ({entry_point.value}: {_one_line(error)}). "
                     "Fix or uninstall it."
                 )
-                warnings.warn(_broken[package], stacklevel=2)
+                warnings.warn(_broken[package], PluginWarning, stacklevel=2)
 
     def __contains__(self, name: object) -> bool:
         if name not in self.data:
