@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -19,8 +18,6 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import method
 from spml.models import Outputs, build_classifier
-from spml.runs import files as run_files
-from spml.runs.checkpoint import BackgroundWriter
 from spml.runs.files import read_tensors, write_tensors
 from spml.runs.log import read_log
 from spml.testing import contract as checks
@@ -110,38 +107,6 @@ def test_checkpoint_of_another_data_set_raises(tmp_path):
     write_tensors(path, tensors, {**record, "labels": "of something else"})
     with pytest.raises(InputError, match="another data set"):
         checks.tiny_run(lambda: method("role"), tmp_path).fit()
-
-
-def test_background_writer_copies_and_reports_failures(tmp_path, monkeypatch):
-    value, proceed = torch.zeros(3), threading.Event()
-    save = run_files.save_file
-    monkeypatch.setattr(run_files, "save_file", lambda *args, **kwargs: proceed.wait(60) and save(*args, **kwargs))
-    with BackgroundWriter() as files:
-        files.write((tmp_path / "a.safetensors", {"value": value}, {"step": 1}))
-        value.fill_(1.0)  # as training would
-        assert not (tmp_path / "a.safetensors").exists()
-        proceed.set()
-        files.write(*((tmp_path / name, {"value": value}, {"step": 2}) for name in ("b.safetensors", "c.safetensors")))
-    assert read_tensors(tmp_path / "a.safetensors")[0]["value"].tolist() == [0, 0, 0]
-    for name in ("b.safetensors", "c.safetensors"):
-        assert read_tensors(tmp_path / name)[0]["value"].tolist() == [1, 1, 1]
-    lost = (tmp_path / "nowhere" / "d.safetensors", {"value": value}, {})
-    files.write(lost)
-    with pytest.raises(InputError, match=r"d\.safetensors cannot be written: there is no folder"):
-        files.write(lost)
-    files.write(lost)
-    files.__exit__(KeyboardInterrupt)  # the original error is not hidden by the failed write
-    files.write(lost)
-    with pytest.raises(InputError, match="cannot be written"):
-        files.__exit__(None)
-
-
-def test_damaged_checkpoint_is_named(tmp_path):
-    (tmp_path / "x.safetensors").write_bytes(b"not one")
-    with pytest.raises(InputError, match=r"x\.safetensors is not a file this program wrote"):
-        read_tensors(tmp_path / "x.safetensors")
-    with pytest.raises(InputError, match="there is no file"):
-        read_tensors(tmp_path / "y.safetensors")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

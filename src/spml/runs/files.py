@@ -1,4 +1,4 @@
-"""Files of a run: text, JSON and tensors, always written atomically."""
+"""Files of a run: text, JSON and tensors, always written atomically. Re-exports the writer and the lock."""
 
 import json
 from collections.abc import Mapping
@@ -10,21 +10,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from spml.atomic import atomic_path, explain_write_errors, lock_folder
+from spml.atomic import atomic_path as atomic_path
+from spml.atomic import explain_write_errors as explain_write_errors
+from spml.atomic import lock_folder as lock_folder
 from spml.errors import InputError
-
-__all__ = [
-    "atomic_path",
-    "copy_tensors",
-    "explain_write_errors",
-    "lock_folder",
-    "read_json",
-    "read_record",
-    "read_tensors",
-    "save_tensors",
-    "write_tensors",
-    "write_text",
-]
 
 _RECORD = "record"
 

@@ -62,7 +62,7 @@ class Trainer:
     interrupted : threading.Event, optional
         Set it to stop after the current step, with a checkpoint.
     source : str
-        A fingerprint of the data, which tells these rows from others with the same labels.
+        A fingerprint of the data.
     accelerator : Accelerator, optional
         By default chosen by `settings.accelerate` and the device.
     """
@@ -133,8 +133,8 @@ class Trainer:
 
     def record(self) -> dict[str, Any]:
         """Everything that decides the outcome, as in run.json. A run resumes only with equal values."""
-        data = (self.training, self.validation)
-        return run_record(self.classifier, self.method, self.settings, *data, k=self.k, source=self.source)
+        parts = (self.classifier, self.method, self.settings, self.training, self.validation)
+        return run_record(*parts, k=self.k, source=self.source)
 
     def predict(self, examples: Examples) -> Tensor:
         """Probabilities for all rows; every process predicts its share and receives all."""
@@ -240,12 +240,10 @@ class Trainer:
 
     def _mean_loss(self, epoch: int) -> float:
         """The mean loss of this epoch; the sum starts again from 0."""
-        loss = float(self.state.loss_sum) / self.batches
+        loss, rate = float(self.state.loss_sum) / self.batches, self.settings.learning_rate
         if not math.isfinite(loss):
             if epoch == 1:
                 self.files.forget_checkpoint()
-            raise DivergedError(
-                f"the loss became {loss} in epoch {epoch}: try a learning rate below {self.settings.learning_rate}"
-            )
+            raise DivergedError(f"the loss became {loss} in epoch {epoch}: try a learning rate below {rate}")
         self.state.loss_sum.zero_()
         return loss
