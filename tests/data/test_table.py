@@ -125,7 +125,7 @@ def test_a_column_of_zeros_and_ones_per_class(photos: Path) -> None:
     assert dataset.classes == ("cat", "dog", "bird")
     assert dataset.labels.dense().tolist() == [[1, 0, -1], [0, 1, 0], [0, 0, 1]]
     assert "labels from 3 columns of 0 and 1, 'cat' to 'bird'" in dataset.notes[0]
-    assert "zeros='negative'" in dataset.notes[1]
+    assert "set zeros to negative" in dataset.notes[1]
     verified = from_table(path, zeros="negative")
     assert verified.labels.dense().tolist() == [[1, -1, -1], [-1, 1, 0], [-1, -1, 1]]
     assert from_table(path, class_columns=["dog", "cat"]).labels.dense().tolist() == [[0, 1], [1, 0], [0, 0]]

@@ -93,7 +93,7 @@ def read_labels(
         label, chosen = (guess, []) if isinstance(guess, str) else (None, guess)
     if chosen:
         matrix = columns.label_matrix(path, table, chosen, cells.zeros)
-        unknown = "unknown; if they are verified negatives, use zeros='negative'"
+        unknown = "unknown; if they are verified negatives, set zeros to negative"
         note = f"zeros in the columns of 0 and 1 are {unknown if cells.zeros == 'unknown' else 'negative'}."
         return TableLabels(chosen, matrix, None, [note])
     assert label is not None
