@@ -195,7 +195,7 @@ def test_pack_makes_a_benchmark_data_set(spml, photos, tmp_path):
     out = tmp_path / "colours"
     code, text = spml("pack", photos, tmp_path / "labels.csv", "--test", 0.5, "--validation", 0.25, "--out", out)
     assert code == 0, text
-    assert f"{out}: 14 training, 4 validation and 18 test rows, 2 classes" in text
+    assert f"{out}: 14 training, 4 validation and 18 test rows, 2 classes, 1.0 labels per training row" in text
     code, text = spml("pack", photos, tmp_path / "labels.csv", "--out", out)
     assert code == 2
     assert f"{out} exists already" in text

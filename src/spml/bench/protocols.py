@@ -136,8 +136,8 @@ class Protocol:
         for name in names:
             if name not in self.data:
                 raise InputError(
-                    f"the protocol {self.name} has no data set {name!r}; it has {', '.join(self.data)}. A protocol of "
-                    "your own can name others"
+                    f"the protocol {self.name} has no data set {name!r}; it has {', '.join(self.data)}. For your own "
+                    f"data, add --set data.{name}.k=NUMBER with its average number of labels per row"
                 )
 
     def entries(self, names: Sequence[str] | None = None) -> list[str]:

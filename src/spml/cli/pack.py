@@ -44,5 +44,7 @@ def command(
         separator=separator,
     )
     rows = f"{len(dataset.train)} training, {len(dataset.validation)} validation and {len(dataset.test)} test rows"
-    typer.echo(f"{out}: {rows}, {len(dataset.classes)} classes")
-    typer.echo(f"Next: spml bench features --data {out.name}={out} --methods an,em --out bench/{out.name}")
+    labels_per_row = dataset.full_labels(dataset.train).counts().positives.sum() / len(dataset.train)
+    typer.echo(f"{out}: {rows}, {len(dataset.classes)} classes, {labels_per_row:.1f} labels per training row")
+    options = f"--data {out.name}={out} --set data.{out.name}.k={labels_per_row:.1f} --methods an,em"
+    typer.echo(f"Next: spml bench features {options} --out bench/{out.name}")
