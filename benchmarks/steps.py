@@ -2,7 +2,7 @@
 
     python benchmarks/steps.py --record                    # the eager loop and ours, at batch 16 and 64
     python benchmarks/steps.py --parts --record            # the eager loop, then one part of spml.accel after another
-    python benchmarks/steps.py --methods all --record      # every method, for each view it needs, beside AN
+    python benchmarks/steps.py --methods all --record      # every method compared with AN, per view
     python benchmarks/steps.py --backbone small --image-size 32 --rows 96 --device cpu --steps 2 --methods an,em-apl
 
 A network with random weights trains on random images in the device's memory, in bfloat16. `eager` is our loop without
@@ -212,7 +212,7 @@ def compare_parts(task: Task, batch: int, steps: int, rounds: int, table: Path |
 
 
 def compare_methods(task: Task, names: list[str], batch: int, steps: int, rounds: int, table: Path | None) -> None:
-    """Each method beside AN on the same head, taking turns."""
+    """Compare each method with AN on the same head, taking turns."""
     print(
         f"{'method':17}{'head':>11}{'views':>6}{'recorded':>9}{'ms/step':>10}{'after epoch':>12}{'ms/view':>10}"
         f"{'AN ms':>8}{'times AN':>9}",
