@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -201,29 +201,11 @@ def recover(
     known = run.labels.dense()
     extra = np.zeros(0, np.int64) if labelled is None else _add_labelled(run, known, *labelled)
     predicted = ~_rows_with(np.isnan, run.probabilities)
-    own = np.sort(np.concatenate([run.train, run.validation]))
-    wanted = own if rows == "train" else np.sort(np.concatenate([own, run.test]))
-    chosen = wanted[predicted[wanted]]
-    if not len(chosen):
-        raise InputError(f"the run {run.name} has no predictions for the requested rows")
-    notes = []
-    if len(chosen) < len(wanted):
-        notes.append(f"{len(wanted) - len(chosen):,} rows are left out because the run has no predictions for them.")
+    chosen, notes = _requested_rows(run, rows, predicted)
     if k is None:
         k = run.record.get("k")
     calibration_rows, kind = _calibration_rows(run, known, predicted, extra)
-    if kind == "training":
-        notes.append(
-            "Calibrated on training rows because no validation row has a label. The network has memorised their "
-            "labels, so the confidences are too high."
-        )
-    has_label = _rows_with(lambda part: part > 0, known)
-    calibration = calibrate(
-        run.probabilities[calibration_rows],
-        known[calibration_rows],
-        k=k,
-        at_least_one=bool(has_label[own].all() and has_label[calibration_rows].all()),
-    )
+    calibration = _calibrate(run, known, calibration_rows, k)
     confidences = _confidences(run, known, predicted, calibration)
     if threshold == "f1":
         thresholds = np.array([best_threshold(confidences[chosen, c]) for c in range(len(run.classes))])
@@ -240,7 +222,7 @@ def recover(
         thresholds=thresholds,
         calibration=calibration,
         calibrated_on=_describe_calibration(calibration, kind, k),
-        notes=(*notes, *_warnings(calibration)),
+        notes=(*notes, *_warnings(calibration, kind)),
     )
 
 
@@ -251,6 +233,17 @@ def _check_arguments(run: RunFolder, rows: str, k: float | None, threshold: floa
         raise InputError(f"threshold is {threshold!r}: it must be 'f1' or a number above 0 and at most 1")
     if k is not None and not 0 < k <= len(run.classes):
         raise InputError(f"k must be above 0 and at most {len(run.classes)}, the number of classes, not {k}")
+
+
+def _requested_rows(run: RunFolder, rows: str, predicted: Bool) -> tuple[Int64, list[str]]:
+    """The requested rows that have predictions, and a note about those that have none."""
+    parts = (run.train, run.validation) if rows == "train" else (run.train, run.validation, run.test)
+    wanted = np.sort(np.concatenate(parts))
+    chosen = wanted[predicted[wanted]]
+    if not len(chosen):
+        raise InputError(f"the run {run.name} has no predictions for the requested rows")
+    missing = len(wanted) - len(chosen)
+    return chosen, [f"{missing:,} rows are left out because the run has no predictions for them."] if missing else []
 
 
 def _calibration_rows(run: RunFolder, known: Int8, predicted: Bool, extra: Int64) -> tuple[Int64, str]:
@@ -267,6 +260,12 @@ def _calibration_rows(run: RunFolder, known: Int8, predicted: Bool, extra: Int64
     if not len(rows):
         raise InputError(f"the run {run.name} has no row with a label to calibrate on")
     return rows, kind
+
+
+def _calibrate(run: RunFolder, known: Int8, rows: Int64, k: float | None) -> Calibration:
+    has_label = _rows_with(lambda part: part > 0, known)
+    at_least_one = all(bool(has_label[part].all()) for part in (run.train, run.validation, rows))
+    return calibrate(run.probabilities[rows], known[rows], k=k, at_least_one=at_least_one)
 
 
 def _confidences(run: RunFolder, known: Int8, predicted: Bool, calibration: Calibration) -> Float32:
@@ -361,12 +360,16 @@ def _add_labelled(run: RunFolder, known: Int8, labels: Labels, rows: npt.ArrayLi
     return index
 
 
-def _warnings(calibration: Calibration) -> list[str]:
-    """A warning if the number of labels per row is uncertain."""
+def _warnings(calibration: Calibration, kind: str) -> Iterator[str]:
+    """Warnings about training rows in the calibration, and about an uncertain number of labels per row."""
+    if kind == "training":
+        yield (
+            "Calibrated on training rows because no validation row has a label. The network has memorised their "
+            "labels, so the confidences are too high."
+        )
     k, least = calibration.k, 1.0 if calibration.at_least_one else 0.0
-    if k.high - least <= _UNSURE * (k.low - least) or k.high - k.low < 0.1:
-        return []
-    return [
-        f"The average number of labels per row is uncertain ({k.low:.1f} to {k.high:.1f}, best estimate {k.k:.1f}), "
-        "and so are the confidences. Give k (`spml recover --k`), or label some rows fully (`--labelled`)."
-    ]
+    if k.high - least > _UNSURE * (k.low - least) and k.high - k.low >= 0.1:
+        yield (
+            f"The average number of labels per row is uncertain ({k.low:.1f} to {k.high:.1f}; estimate {k.k:.1f}), "
+            "and so are the confidences. Give k (`spml recover --k`), or label some rows fully (`--labelled`)."
+        )
