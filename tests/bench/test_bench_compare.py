@@ -45,7 +45,7 @@ def wilcoxon_p(gains):
     return min(1.0, 2 * np.mean(np.array(sums) <= observed))
 
 
-def test_three_seeds_are_tested_by_students_t():
+def test_t_test_over_three_seeds():
     one, other = line("a", [81.0, 82.5, 80.7]), line("b", [80.1, 80.9, 80.3])
     found = paired_test(one, other)
     gains = [0.9, 1.6, 0.4]
@@ -54,7 +54,7 @@ def test_three_seeds_are_tested_by_students_t():
     assert found.p == pytest.approx(student_p(gains), rel=1e-9)
 
 
-def test_one_seed_is_tested_over_the_classes():
+def test_wilcoxon_test_over_classes_for_one_seed():
     ours, theirs = [50.0, 61.0, 72.5, 40.0, 33.0, 90.0], [49.0, 58.5, 70.0, 41.7, 29.0, 85.0]
     found = paired_test(line("a", [57.0], ours), line("b", [55.0], theirs))
     assert found.name == "Wilcoxon over 6 classes"
@@ -66,7 +66,7 @@ def test_one_seed_is_tested_over_the_classes():
     )
 
 
-def test_what_cannot_be_paired_or_does_not_differ():
+def test_paired_test_without_pairs_or_differences():
     same = line("a", [80.0, 81.0, 82.0], [1.0, 2.0])
     assert paired_test(same, line("b", [80.0, 81.0, 82.0])).p == 1.0
     assert paired_test(same, line("b", [79.0, 80.0, 81.0])).p == 0.0  # the same gain every time
@@ -115,7 +115,7 @@ def test_table_compares_our_mean_with_the_papers_number(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("draw", [{"positives": 2}, {"negatives": 1}, {"drop": 0.5}])
-def test_who_draws_more_than_a_positive_is_a_reference(draw):
+def test_draws_of_more_than_one_positive_are_references(draw):
     given = {**draw, "rows": 0.5}
     table = {"title": "t", "kind": "linear", "data": {"d": {}}, "methods": {"more": {"method": "an", "draw": given}}}
     protocol = make_protocol("own", table | {"draw": {"by": "class", "seed": 3}})
@@ -127,7 +127,7 @@ def test_who_draws_more_than_a_positive_is_a_reference(draw):
     assert [row[0] for row in shown_rows(lines)[1]] == ["more*", "an"]
 
 
-def test_where_all_are_references_the_best_of_them_is_compared_with():
+def test_best_method_if_all_are_references():
     lines = [line("a", [80.0, 81.0, 82.5], reference=True), line("b", [79.0, 80.5, 81.0], reference=True)]
     assert best_of(lines, "d").method == "a"
     assert explain_p(lines) == (
@@ -135,10 +135,10 @@ def test_where_all_are_references_the_best_of_them_is_compared_with():
     )
     with_one = [*lines, line("c", [70.0, 71.5, 73.0])]
     assert best_of(with_one, "d").method == "c"
-    assert "the best method that saw one positive a row" in explain_p(with_one)
+    assert "the best method trained on one positive per row" in explain_p(with_one)
 
 
-def test_classes_are_tested_by_what_is_compared():
+def test_no_test_over_classes_for_other_measures():
     lines = lines_of(run_results("recovery_map"), measure="recovery_map")
     assert {row["p"] for row in table_rows(lines)} == {""}  # there is a score of every class for test mAP alone
 

@@ -1,4 +1,4 @@
-"""The command on a tiny pack: tables, report, nothing runs twice, a killed study goes on, machines share a search."""
+"""`spml bench` on a tiny pack: tables, report, resuming, results that are reused, searches that machines share."""
 
 import csv
 import json
@@ -58,7 +58,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_a_protocol_from_its_file_to_the_report(spml, pack, protocol, tmp_path, trained):
+def test_protocol_from_file_to_report(spml, pack, protocol, tmp_path, trained):
     out = tmp_path / "out"
     command = (protocol, "--data", f"voc12={pack}", "--methods", "bce,an", "--device", "cpu", "--out", out)
     code, text = spml(*command)
@@ -102,7 +102,7 @@ def test_a_protocol_from_its_file_to_the_report(spml, pack, protocol, tmp_path, 
     assert sum(trained) == 8  # role alone
 
 
-def test_a_killed_study_goes_on(pack, protocol, tmp_path, spml, trained):
+def test_killed_study_resumes(pack, protocol, tmp_path, spml, trained):
     out = tmp_path / "out"
     command = ["bench", str(protocol), "--data", f"voc12={pack}", "--device", "cpu", "--out", str(out)]
     command += ["--set", "train.epochs=15"]
@@ -137,7 +137,7 @@ def numbers_and_texts(row):
     return numbers, texts
 
 
-def test_heads_on_several_cores(pack, protocol, tmp_path, spml, trained):
+def test_heads_in_worker_processes(pack, protocol, tmp_path, spml, trained):
     command = (protocol, "--data", f"voc12={pack}", "--device", "cpu")
     found = []
     for workers in (1, 2):
@@ -167,7 +167,7 @@ def test_heads_on_features_of_two_backbones(tmp_path, spml, trained):
     assert first != second
 
 
-def test_given_features_are_of_no_other_network(pack, tmp_path, spml):
+def test_error_for_another_backbone_on_given_features(pack, tmp_path, spml):
     protocol, path = tmp_path / "tiny.toml", tmp_path / "own.toml"
     protocol.write_text(LINEAR)
     for varied in ('backbone = ["small", "small-nf"]', "image_size = [32, 64]"):
@@ -196,7 +196,7 @@ def test_images_with_linear_init_and_draws(spml, pack, tmp_path, monkeypatch):
     assert spml(*command)[0] == 0
 
 
-def test_features_are_computed_where_there_are_none(spml, tmp_path, trained):
+def test_missing_features_are_computed(spml, tmp_path, trained):
     pack, path, out = write_pack(tmp_path / "pack"), tmp_path / "tiny.toml", tmp_path / "out"
     (pack / "features.npy").unlink()
     path.write_text('backbone = "small"\nimage_size = 32\n' + LINEAR)
@@ -225,7 +225,7 @@ def test_features_are_computed_where_there_are_none(spml, tmp_path, trained):
     assert trained == [1]
 
 
-def test_a_study_on_features(spml, pack, tmp_path):
+def test_study_on_features(spml, pack, tmp_path):
     protocol, study, out = tmp_path / "tiny.toml", tmp_path / "budget.toml", tmp_path / "out"
     protocol.write_text(LINEAR)
     study.write_text(
@@ -245,7 +245,7 @@ def test_a_study_on_features(spml, pack, tmp_path):
     assert "on features only: give --features" in spml(study, "--data", f"voc12={pack}", "--out", out)[1]
 
 
-def test_every_protocol_and_study_dry_runs(spml, pack, tmp_path):
+def test_dry_run_of_every_protocol_and_study(spml, pack, tmp_path):
     for name in shipped("protocols"):
         data = () if name == "scenes" else ("--data", f"voc12={pack}")  # those are built in
         code, text = spml(name, *data, "--dry-run")
@@ -268,7 +268,7 @@ def test_every_protocol_and_study_dry_runs(spml, pack, tmp_path):
     assert not any((pack / name).exists() for name in ("runs", "table.md"))
 
 
-def test_the_built_in_scenes_need_no_file(spml, monkeypatch, tmp_path):
+def test_built_in_scenes(spml, monkeypatch, tmp_path):
     monkeypatch.setattr(data, "QUICKSTART", {"train": 60, "test": 20})
     data._opened.cache_clear()
     monkeypatch.chdir(tmp_path)
@@ -286,7 +286,7 @@ def test_the_built_in_scenes_need_no_file(spml, monkeypatch, tmp_path):
     assert str(tmp_path / "scenes") in text
 
 
-def test_what_nobody_knows_the_labels_of_is_left_out(spml, tmp_path, protocol):
+def test_references_are_left_out_without_full_labels(spml, tmp_path, protocol):
     hidden = write_pack(tmp_path / "hidden", hide_training_truth=True)
     code, text = spml(protocol, "--data", f"voc12={hidden}", "--dry-run")
     assert code == 0
@@ -312,7 +312,7 @@ def test_what_nobody_knows_the_labels_of_is_left_out(spml, tmp_path, protocol):
         (["nothing", "--data", "voc12=PACK", "--out", "x"], "No protocol or study 'nothing'"),
         (["lasd", "--data", "voc12=PACK"], "--out DIR"),
         (["lasd", "--data", "voc=PACK", "--dry-run"], "has no data set 'voc'"),
-        (["lasd", "--data", "voc12=PACK", "--methods", "anx", "--dry-run"], "there is no method 'anx'"),
+        (["lasd", "--data", "voc12=PACK", "--methods", "anx", "--dry-run"], "No method named 'anx'"),
         (["lasd", "--data", "voc12=PACK", "--seeds", "a", "--dry-run"], "not a list of whole numbers"),
         (["lasd", "--data", "voc12=PACK", "--search", "luck", "--dry-run"], "must be one of published, grid"),
         (["lasd", "--data", "voc12=PACK", "--features", "--dry-run"], "trains networks on images"),
@@ -321,7 +321,7 @@ def test_what_nobody_knows_the_labels_of_is_left_out(spml, tmp_path, protocol):
         (["lasd", "--data", "voc12=PACK", "--storage", "sqlite:///a", "--dry-run"], "is for --search optuna"),
     ],
 )
-def test_bad_input_is_one_sentence(spml, pack, arguments, message):
+def test_errors_are_one_sentence(spml, pack, arguments, message):
     code, text = spml(*(argument.replace("PACK", str(pack)) for argument in arguments))
     assert code == 2
     assert message in text
@@ -329,7 +329,7 @@ def test_bad_input_is_one_sentence(spml, pack, arguments, message):
     assert text.count("\n") == 1
 
 
-def test_a_protocol_that_names_no_method_says_so(spml, pack, tmp_path):
+def test_error_for_a_protocol_without_methods(spml, pack, tmp_path):
     path = tmp_path / "own.toml"
     path.write_text('title = "t"\nkind = "linear"\n[data.voc12]\n')
     code, text = spml(path, "--data", f"voc12={pack}", "--dry-run")
@@ -344,12 +344,12 @@ def test_a_protocol_that_names_no_method_says_so(spml, pack, tmp_path):
     assert code == 0, text  # the study tells k
 
 
-def test_a_search_by_optuna_is_counted(spml, pack, protocol):
+def test_dry_run_counts_optuna_trials(spml, pack, protocol):
     options = ("--data", f"voc12={pack}", "--methods", "an", "--seeds", "0,1", "--search", "optuna", "--dry-run")
     assert spml(protocol, *options, "--trials", "5")[1].endswith("\n10 runs, 0 of them already done.\n")
 
 
-def test_a_head_that_diverges_is_the_last_to_be_chosen(spml, pack, protocol, tmp_path):
+def test_diverged_heads_are_chosen_last(spml, pack, protocol, tmp_path):
     def bench(rates, *more):
         options = ("--data", f"voc12={pack}", "--seeds", "0", "--search", "grid", "--out", tmp_path / "out")
         return spml(protocol, *options, "--set", f"grid.train.learning_rate={rates}", *more)
@@ -370,7 +370,7 @@ def test_a_head_that_diverges_is_the_last_to_be_chosen(spml, pack, protocol, tmp
     assert [row["learning_rate"] for row in found if row["chosen"] == "True"] == ["0.01"]
 
 
-def test_a_network_that_diverges_is_the_last_to_be_chosen(spml, pack, tmp_path):
+def test_diverged_networks_are_chosen_last(spml, pack, tmp_path):
     protocol = tmp_path / "tiny.toml"
     protocol.write_text(FINETUNE + "[grid]\ntrain.learning_rate = [1e38, 1e-2]\n")
     options = ("--data", f"voc12={pack}", "--methods", "an", "--device", "cpu", "--out", tmp_path / "out")
@@ -386,7 +386,7 @@ def test_a_network_that_diverges_is_the_last_to_be_chosen(spml, pack, tmp_path):
     assert "spml: an: not finite after the first epoch" in text
 
 
-def test_wrong_types_in_a_file_are_one_sentence(spml, pack, tmp_path):
+def test_errors_for_wrong_types_in_a_file(spml, pack, tmp_path):
     path = tmp_path / "own.toml"
     for wrong, message in (
         (LINEAR.replace('"Tiny, linear"', "5"), "spml: own: title must be a string, not 5\n"),
@@ -397,14 +397,14 @@ def test_wrong_types_in_a_file_are_one_sentence(spml, pack, tmp_path):
         assert spml(path, "--data", f"voc12={pack}", "--dry-run") == (2, message)
 
 
-def test_a_password_stays_out_of_the_results(monkeypatch):
+def test_passwords_are_not_written(monkeypatch):
     address = "postgresql://me:secret@host:5432/search"
     monkeypatch.setattr(sys, "argv", ["spml", "bench", "zhou2022", "--storage", address, "--data", "a=b:c"])
     assert origin.command() == "spml bench zhou2022 --storage postgresql://me:***@host:5432/search --data a=b:c"
     assert origin.without_password("mysql://u:pa/s@s@h/db?password=pw&x=1") == "mysql://u:***@h/db?password=***&x=1"
 
 
-def test_a_storage_that_cannot_be_opened_is_one_sentence(spml, pack, protocol, tmp_path):
+def test_error_for_a_storage_that_cannot_be_opened(spml, pack, protocol, tmp_path):
     pytest.importorskip("optuna")
     (tmp_path / "notes.db").write_text("no database " * 100)
     options = ("--data", f"voc12={pack}", "--methods", "an", "--search", "optuna", "--out", tmp_path / "out")
@@ -421,7 +421,7 @@ def test_a_storage_that_cannot_be_opened_is_one_sentence(spml, pack, protocol, t
         assert text.count("\n") == 1
 
 
-def test_a_storage_that_goes_away_in_the_search_is_one_sentence(spml, pack, protocol, tmp_path, monkeypatch):
+def test_error_for_a_storage_that_is_lost(spml, pack, protocol, tmp_path, monkeypatch):
     optuna = pytest.importorskip("optuna")
     storage = tmp_path / "search.db"
     ask = optuna.Study.ask
@@ -442,7 +442,7 @@ def test_a_storage_that_goes_away_in_the_search_is_one_sentence(spml, pack, prot
     assert "Traceback" not in text
 
 
-def test_the_list(spml):
+def test_list(spml):
     code, text = spml("--list")
     assert code == 0
     for name in (*shipped("protocols"), *shipped("studies")):

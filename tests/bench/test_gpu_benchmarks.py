@@ -37,7 +37,7 @@ def run_steps(monkeypatch, *arguments):
     steps.main([*TINY, *size, *arguments])
 
 
-def test_both_loops_at_both_batches(monkeypatch, capsys, table):
+def test_both_loops_at_both_batch_sizes(monkeypatch, capsys, table):
     path, rows = table
     run_steps(monkeypatch, "--record", str(path))
     out = capsys.readouterr().out
@@ -60,7 +60,7 @@ def test_both_loops_at_both_batches(monkeypatch, capsys, table):
     assert f"{float(small['ratio']):.2f} times the eager loop" in out
 
 
-def test_methods_beside_an(monkeypatch, capsys, table):
+def test_methods_compared_with_an(monkeypatch, capsys, table):
     path, rows = table
     compare, exact = steps.compare_with, []
     monkeypatch.setattr(steps, "compare_with", lambda *arguments: exact.append(compare(*arguments)) or exact[-1])
@@ -84,7 +84,7 @@ def test_methods_beside_an(monkeypatch, capsys, table):
     assert f"{within} of 4 methods within 1.5 times AN" in out
 
 
-def test_a_turn_takes_the_steps_of_the_loop():
+def test_benchmarked_steps_are_those_of_the_loop():
     """Steps move the network, on full batches of different rows, and the work after an epoch is the method's own."""
     task = steps.Task.draw(41, 5, 32, "small", torch.device("cpu"))
     run = task.trainer("em-apl", task.network("linear"), 8)
@@ -104,7 +104,7 @@ def test_a_turn_takes_the_steps_of_the_loop():
     assert not torch.isnan(run.method.memory.values).all()
 
 
-def test_a_method_that_fails_does_not_end_the_others(monkeypatch, capsys):
+def test_failing_method_does_not_stop_the_others(monkeypatch, capsys):
     monkeypatch.setattr(METHODS["em"], "objective", lambda *_: 1 / 0)
     with pytest.raises(SystemExit, match="failed: em"):
         run_steps(monkeypatch, "--methods", "em,wan")
@@ -116,7 +116,7 @@ def run_protocol(monkeypatch, pack, *arguments):
     protocol.main(["--data", str(pack), *TINY, "--batch-size", "8", "--epochs", "2", *arguments])
 
 
-def test_the_protocol_and_its_published_style(tmp_path, monkeypatch, capsys, table):
+def test_protocol_and_published_style(tmp_path, monkeypatch, capsys, table):
     path, rows = table
     pack = write_pack(tmp_path / "tiny")
     cache = ["--cache", str(tmp_path / "cache"), "--record", str(path)]
@@ -142,7 +142,7 @@ def test_the_protocol_and_its_published_style(tmp_path, monkeypatch, capsys, tab
     assert "their_test_map" not in row
 
 
-def test_the_published_style_learns_from_what_is_observed(tmp_path):
+def test_published_style_learns_from_observed_labels(tmp_path):
     pack = open_data(write_pack(tmp_path / "tiny"))
     state = protocol.Published(pack, "small", 32, 8, 0, torch.device("cpu"))
     assert torch.equal(state.observed.sum(1), (torch.arange(ROWS) < TRAIN).float())
@@ -157,7 +157,7 @@ def test_the_published_style_learns_from_what_is_observed(tmp_path):
     assert all(not torch.equal(a, b) for a, b in zip(before, state.network.parameters(), strict=True))
 
 
-def test_scores_are_scikit_learns(tmp_path, monkeypatch):
+def test_scores_match_scikit_learn(tmp_path, monkeypatch):
     """Perfect scores give 1, but for a class without a positive, which counts 0."""
     pack = open_data(write_pack(tmp_path / "tiny"))
     state = protocol.Published(pack, "small", 32, 8, 0, torch.device("cpu"))

@@ -45,18 +45,18 @@ def run_until_interrupted(folder):
     started.write_text("checkpoint")
 
 
-def test_results_come_with_their_number():
+def test_results_have_the_number_of_their_task():
     found = dict(in_workers(square, [(n,) for n in range(5)], [""] * 5, device="cpu", workers=2))
     assert found == {n: n * n for n in range(5)}
 
 
-def test_an_error_names_its_task():
+def test_errors_name_the_task():
     with pytest.raises(InputError, match=r"^the second: 3 is odd$"):
         list(in_workers(refuse, [(3,)], ["the second"], device="cpu", workers=1))
 
 
 @pytest.mark.parametrize("dying", [0, 1])
-def test_a_killed_worker_is_said_and_the_other_ends(tmp_path, dying):
+def test_killed_worker_is_reported_and_others_end(tmp_path, dying):
     tasks = [(str(tmp_path), number == dying) for number in range(2)]
     with pytest.raises(InputError, match=r"One of 2 workers was killed.*fewer --workers"):
         list(in_workers(end_abruptly_beside, tasks, ["an", "em"], device="cpu", workers=5))
@@ -64,7 +64,7 @@ def test_a_killed_worker_is_said_and_the_other_ends(tmp_path, dying):
     assert other.read_text() == "checkpoint"
 
 
-def test_other_errors_tell_where_they_came_from():
+def test_other_errors_have_the_traceback_of_the_worker():
     with pytest.raises(ValueError) as error:  # noqa: PT011
         list(in_workers(refuse, [(2,)], [""], device="cpu", workers=2))
     assert "in refuse" in error.value.__notes__[0]

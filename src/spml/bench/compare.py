@@ -1,4 +1,4 @@
-"""From runs to a table: mean and spread over seeds, the paper's number, the difference, and a paired test."""
+"""Tables of results: mean and standard deviation over seeds, the paper's number, the difference, a paired test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spml.runs.files import write_text
 from spml.runs.folder import RunFolder
 from spml.train.experiment import Experiment
 
-MOST_PICTURED = 12  # runs that a report shows one by one
+MOST_PICTURED = 12  # largest number of runs that a report shows individually
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Line:
     varied: str
     value: Any
     reference: bool
-    """It learned from more than one positive a row."""
+    """Whether it learned from more than one positive per row."""
     scores: dict[int, float]
     """By seed, in percent."""
     classes: tuple[float, ...]
-    """Average precision of each class on the test rows, the mean over seeds, in percent; empty where not measured."""
+    """Average precision per class on the test rows in percent, averaged over seeds; empty if not measured."""
     paper: PaperValue | None
     chosen: str
-    """The settings that were selected, in words."""
+    """The selected settings, as text."""
 
     @property
     def mean(self) -> float:
@@ -59,7 +59,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Paired:
-    """A paired comparison of two methods: the difference of their means, its p-value and which test that is."""
+    """A paired comparison of two methods: the difference of their means, its p-value, and the name of the test."""
 
     difference: float
     p: float
@@ -67,10 +67,10 @@ class Paired:
 
 
 def paired_test(one: Line, other: Line) -> Paired | None:
-    """Student's paired t over three or more common seeds; else Wilcoxon's signed ranks over the classes' AP.
+    """Student's paired t-test over three or more common seeds; otherwise Wilcoxon's signed-rank test over classes.
 
-    The first asks whether another seed would give the same order on this data and split, the second whether the
-    gain is spread over classes. Neither says anything about another data set. None where nothing can be paired.
+    The t-test asks whether other seeds would give the same order on this data and split, Wilcoxon's test whether the
+    gain is spread over classes. Neither applies to other data sets. None if nothing can be paired.
     """
     from scipy import stats
 
@@ -79,7 +79,7 @@ def paired_test(one: Line, other: Line) -> Paired | None:
     difference = float(gains.mean()) if len(gains) else math.nan
     if len(seeds) >= 3:
         name = f"paired t over {len(seeds)} seeds"
-        if np.ptp(gains) == 0:  # t is not defined without spread
+        if np.ptp(gains) == 0:  # t is undefined without variance
             return Paired(difference, 1.0 if difference == 0 else 0.0, name)
         return Paired(difference, float(stats.ttest_1samp(gains, 0.0).pvalue), name)
     if not seeds or not one.classes or len(one.classes) != len(other.classes):
@@ -141,7 +141,7 @@ def _value(experiment: Experiment, key: str) -> Any:
 
 
 def best_of(lines: Sequence[Line], data: str) -> Line | None:
-    """The best method that saw one positive a row; where all saw more, the best of all."""
+    """The best method trained on one positive per row; if there is none, the best of all."""
     there = [line for line in lines if line.data == data and not line.varied]
     usable = [line for line in there if not line.reference] or there
     return max(usable, key=lambda line: line.mean, default=None)
@@ -191,7 +191,7 @@ def pair_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
-    """The table as a reader wants it: header and cells. A column nobody fills is left out."""
+    """The table for a reader: header and cells, without empty columns."""
     rows = table_rows(lines)
     several = len({line.data for line in lines}) > 1
     header = ["data", "method", "at", "ours", "paper", "difference", "to the best", "p", "chosen"]
@@ -218,35 +218,35 @@ def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
 
 
 def explain_p(lines: Sequence[Line]) -> str:
-    """What the p-values are; nothing where there are none."""
+    """A sentence on the p-values; empty if there are none."""
     tested = [row for row in table_rows(lines) if row["test"]]
     if not tested:
         return ""
     names = " or ".join(sorted({str(row["test"]) for row in tested}))
     best = [best_of(lines, row["data"]) for row in tested]
-    which = "" if any(line is not None and line.reference for line in best) else " that saw one positive a row"
+    which = "" if any(line is not None and line.reference for line in best) else " trained on one positive per row"
     return f"p: {names}, two-sided, against the best method{which}, not corrected for the number of methods."
 
 
 def markdown(title: str, header: Sequence[str], cells: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    """The table as a page of text."""
+    """The table in Markdown."""
     rows = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *cells)]
     return "\n".join([f"# {title}", "", *rows, "", *(f"- {note}" for note in notes if note)]) + "\n"
 
 
 def explain_diverged(results: Sequence[RunResult]) -> str:
-    """A sentence on the entries of which even what was chosen is not finite."""
+    """A sentence on entries that diverged at all settings."""
     lost = dict.fromkeys(result.experiment.entry for result in results if result.chosen and result.row.get("diverged"))
     if not lost:
         return ""
     return (
-        f"{', '.join(lost)}: not finite after the first epoch at the best of all settings that were tried: try lower "
-        "learning rates, or look at the loss for large logits."
+        f"{', '.join(lost)}: not finite after the first epoch at the best of all settings that were tried. Use lower "
+        "learning rates, or check the loss at large logits."
     )
 
 
-def run_rows(results: Sequence[RunResult], made: Mapping[str, str], title: str) -> list[dict[str, Any]]:
-    """Every run, whether chosen or not, with what made it."""
+def run_rows(results: Sequence[RunResult], origin: Mapping[str, str], title: str) -> list[dict[str, Any]]:
+    """All runs, chosen or not, with their origin."""
     rows = []
     for result in results:
         experiment = result.experiment
@@ -265,14 +265,14 @@ def run_rows(results: Sequence[RunResult], made: Mapping[str, str], title: str) 
                 "seed": experiment.train.seed,
                 "chosen": result.chosen,
                 **{key: value for key, value in row.items() if key not in ("method", "settings", "seed")},
-                **made,
+                **origin,
             }
         )
     return rows
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows of equal or different columns as one file, whole or not at all."""
+    """Write rows, which may have different columns, atomically."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -285,11 +285,11 @@ def write_report(
     path: Path, title: str, where: str, lines: Sequence[Line], measure: str, notes: Sequence[str],
     charts: Sequence[StudyChart], results: Sequence[RunResult], runner: Runner,
 ) -> None:  # fmt: skip
-    """The table, the charts and, where there are not too many, the runs themselves, as one HTML file.
+    """Write the table, the charts and, if there are not too many, the runs as one HTML file.
 
-    A study is a curve first and a table after it.
+    A study starts with its charts, a protocol with its table.
     """
-    lead = f"{len(results)} runs, of which {_count_chosen(results)} are of the settings chosen."
+    lead = f"{len(results)} runs, {_count_chosen(results)} of them with the selected settings."
     table = join(_html_table(*shown_rows(lines)), tag("ul", *(tag("li", note) for note in notes if note)))
     opening = join(tag("p", lead, class_="lead"), *([] if charts else [*_ranking(lines, measure), table]))
     parts: list[Section] = [studies_section(charts), Section("numbers", "The numbers", table)] if charts else []
@@ -298,16 +298,16 @@ def write_report(
         parts.append(Section("curves-of-heads", "Over the epochs", tag("div", curves, class_="figures")))
     pictured, left = _pictured(results, runner)
     if len(pictured) > 1:
-        tables = [RunTables(run) for run in pictured]  # plain probabilities, as the papers take them
+        tables = [RunTables(run) for run in pictured]  # uncalibrated probabilities, as in the papers
         _, _, compared = comparison_opening(tables)
-        intro = f"Without {', '.join(left)}: their weights were not kept." if left else ""
+        intro = f"Without {', '.join(left)}, whose weights were not kept." if left else ""
         parts.append(Section("methods", "What the runs recover", compared, intro))
         parts += comparison(tables, {})
     write_text(path, page(title, where, opening, parts))
 
 
 def _ranking(lines: Sequence[Line], measure: str) -> Iterator[Html]:
-    """For each data set its methods from the best down, every run a dot; nothing where a method stands alone."""
+    """For each data set, its methods from best to worst with a dot per run; nothing for a single method."""
     for data in dict.fromkeys(line.data for line in lines if not line.varied):
         ranked = sorted((line for line in lines if line.data == data), key=lambda line: -line.mean)
         if len(ranked) < 2:
@@ -324,12 +324,12 @@ def _ranking(lines: Sequence[Line], measure: str) -> Iterator[Html]:
         ]
         note = "Every dot is a run" + (", a ring is the paper's number" if any(line.paper for line in ranked) else "")
         if any(line.reference for line in ranked):
-            note += "; * learned from more than one positive a row"
+            note += "; * trained on more than one positive per row"
         yield figure(f"{measure[0].upper()}{measure[1:]} on {data}", spreads(entries), note=f"{note}.")
 
 
 def _curves(results: Sequence[RunResult]) -> Html | None:
-    """Validation mAP of linear heads over the epochs, the first seed of each method at what was chosen."""
+    """Validation mAP of linear heads over epochs: the first seed of each method, with the selected settings."""
     series: dict[str, Series] = {}
     for result in results:
         curve = result.row.get("validation_curve")
@@ -340,7 +340,7 @@ def _curves(results: Sequence[RunResult]) -> Html | None:
             )
     if not series:
         return None
-    note = "On the fully labelled validation rows, at the learning rate and batch size that were chosen."
+    note = "On the fully labelled validation rows, with the selected learning rate and batch size."
     return line_chart(
         list(series.values()), title="Validation mAP", x_label="epoch", y_label="mAP", whole_x=True, note=note
     )
@@ -351,8 +351,7 @@ def _count_chosen(results: Sequence[RunResult]) -> int:
 
 
 def _pictured(results: Sequence[RunResult], runner: Runner) -> tuple[list[RunFolder], list[str]]:
-    """The chosen runs of a protocol on one data set, of many those of the first seed; and the entries whose weights are
-    not there."""
+    """The chosen runs of a protocol on one data set, at most of the first seed; and entries without weights."""
     chosen = [result for result in results if result.chosen and not result.search.varied]
     if len({result.experiment.data for result in chosen}) != 1:
         return [], []

@@ -1,4 +1,4 @@
-"""What made a row of results: the command, the commit and the hardware."""
+"""Where a row of results comes from: command, commit and hardware."""
 
 import os
 import platform
@@ -11,32 +11,32 @@ from pathlib import Path
 import torch
 
 
-def made_by(device: str) -> dict[str, str]:
-    """The columns that every row of results carries."""
+def origin_of(device: str) -> dict[str, str]:
+    """The columns of origin, which every row of results has."""
     return {"command": command(), "commit": commit(), "hardware": hardware(device)}
 
 
 def command() -> str:
-    """The command that is running, without the password of a storage it names."""
+    """The command line of this process, without passwords."""
     name = Path(sys.argv[0]).name
     return without_password(shlex.join(["spml" if name in ("__main__.py", "cli.py") else name, *sys.argv[1:]]))
 
 
 def without_password(text: str) -> str:
-    """The text with *** for the passwords of addresses in it."""
+    """Replace passwords in addresses by ***."""
     text = re.sub(r"(://[^/@:\s]*:)\S*@", r"\1***@", text)
     return re.sub(r"([?&]password=)[^&\s]*", r"\1***", text)
 
 
 def commit() -> str:
-    """The short commit of the checkout this package lies in, with + where files differ; 'unknown' outside one."""
+    """The short commit of the package's checkout, with + if files differ; "unknown" without a checkout."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return "unknown"
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        completed = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        return completed.stdout.strip()
 
     try:
         return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", "src") else "")
@@ -45,7 +45,7 @@ def commit() -> str:
 
 
 def hardware(device: str = "cpu") -> str:
-    """The GPU's name, or the CPU's model and the cores this process may use."""
+    """The name of the GPU, or the model of the CPU and the number of cores that this process may use."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(torch.device(device))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -1,24 +1,23 @@
-"""A protocol as data: a small file that says how every method is trained and searched on every data set.
+"""Protocols: TOML files that define how every method is trained and searched on every data set.
 
-    title = "…"                      # what it is
+    title = "…"                      # description
     kind = "linear"                  # linear: heads on features; finetune: networks on images
     backbone, image_size, head       # the network
     seeds = [0, 1, 2]
-    search = "grid"                  # what is searched by default: grid, published or none
-    select_on = "every seed"         # or "first seed": whose validation mAP chooses
-    paper = {file, table, setting}   # whose numbers stand beside ours
+    search = "grid"                  # default search: grid, published or none
+    select_on = "every seed"         # or "first seed": seeds whose validation mAP selects the settings
+    paper = {file, table, setting}   # published numbers to compare with
 
     [train]                          # settings of `TrainSettings`
-    [grid]                           # train.… and settings.…, each a list: what is searched
-    [draw]                           # what the training rows show of their labels, see `LabelDraw`
-    [data.voc12]                     # a data set by name: k
+    [grid]                           # lists of values to search, for train.… and settings.…
+    [draw]                           # which labels of the training rows are observed, see `LabelDraw`
+    [data.voc12]                     # a data set, and its average number of labels k
     [methods.NAME]                   # method (default NAME), settings, train, grid, draw, head, head_settings,
-                                     # linear_init; what is given here is pinned
+                                     # linear_init; values given here are pinned
     [methods.NAME.on.voc12]          # settings, train and grid for one data set
 
-A value pinned for a method or for a method on a data set is one whose choice the paper tells: it is searched only
-when everything is (`grid`), not when only what the paper leaves open is (`published`). The text "none" stands for
-None, which TOML has not.
+A value is pinned for a method, or for a method on a data set, if the paper states it. `grid` searches pinned values
+too, `published` only those that the paper leaves open. The string "none" stands for None, which TOML does not have.
 """
 
 from __future__ import annotations
@@ -53,13 +52,18 @@ _ENTRY = {
     **_ON,
 }
 _PAPER = {"file": str, "table": str | int, "setting": str}
-_LINEAR = ("epochs", "batch_size", "learning_rate", "early_stopping")  # what a linear head has of TrainSettings
-_SEED = "seed is not set here: every run is made with each of seeds = [0, 1, 2], or of --seeds"
+_LINEAR = (
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "early_stopping",
+)  # the settings of TrainSettings that apply to linear heads
+_SEED = "seed cannot be set here: use seeds = [0, 1, 2], or --seeds"
 
 
 @dataclass(frozen=True)
 class Paper:
-    """The table whose numbers stand beside ours: a file of `files/papers/`, the table's number, its column."""
+    """The published table to compare with: a file of `files/papers/`, the table's number, and its column."""
 
     file: str
     table: str
@@ -109,7 +113,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A protocol file, checked."""
+    """A validated protocol file; see the module's documentation for its fields."""
 
     name: str
     title: str
@@ -141,11 +145,11 @@ class Protocol:
                 )
 
     def entries(self, names: Sequence[str] | None = None) -> list[str]:
-        """The entries of these names, or all; a method that the protocol does not list is taken as it is."""
+        """The given entries, or all. A method that the protocol does not list is used with its defaults."""
         for name in names or ():
             if name not in self.methods and name not in METHODS:
                 known = sorted({*self.methods, *METHODS})
-                raise InputError(f"there is no method {name!r}; there are {', '.join(known)}")
+                raise InputError(f"No method named {name!r}. Available methods: {', '.join(known)}")
         return list(self.methods) if names is None else list(names)
 
     def search_of(self, entry: str, data: str, search: str) -> Search:
@@ -182,7 +186,7 @@ class Protocol:
             raise InputError(f"{self.name}: {entry} defines no objective, only a loss of images: it needs images")
         if self.features and METHODS[name].needs.head != "linear":
             raise InputError(
-                f"{self.name}: {entry} is made for the head {METHODS[name].needs.head!r}, which features cannot have"
+                f"{self.name}: {entry} needs the head {METHODS[name].needs.head!r}, which features cannot have"
             )
         if self.features and (base.head not in (None, "linear") or base.head_settings or base.linear_init):
             raise InputError(
@@ -204,7 +208,7 @@ def shipped(kind: str) -> dict[str, Path]:
 
 
 def load_protocol(name: str, changes: Sequence[str] = ()) -> Protocol:
-    """A protocol of the package by its name, or one's own by its path; `changes` as `--set` takes them."""
+    """Load a protocol of the package by name, or another by path; `changes` are the values of `--set`."""
     raw = read_toml("protocols", name)
     for change in changes:
         change_value(raw, change)
@@ -212,20 +216,20 @@ def load_protocol(name: str, changes: Sequence[str] = ()) -> Protocol:
 
 
 def read_toml(kind: str, name: str, beside: Path | None = None) -> dict[str, Any]:
-    """The file of that name in the package, or at that path, which is taken from `beside`."""
+    """Read a file of the package by name, or another by path, relative to the folder `beside`."""
     path = shipped(kind).get(name) or (beside or Path()) / name
     if not path.is_file():
         raise InputError(
-            f"there is no file {str(path)!r}, and {kind} of that name there are none: {', '.join(shipped(kind))}"
+            f"No file {str(path)!r}, and no {kind} of that name. Available {kind}: {', '.join(shipped(kind))}"
         )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: this is not a TOML file that can be read ({error})") from None
+        raise InputError(f"{path}: this is not a valid TOML file ({error})") from None
 
 
 def change_value(raw: dict[str, Any], change: str) -> None:
-    """`train.epochs=2` in a file's table; the value is TOML, or a text."""
+    """Apply a change such as `train.epochs=2`; the value is TOML, or else a string."""
     key, equals, text = change.partition("=")
     if not equals or not key:
         raise InputError(f"--set {change} is not of the form key=value, as in --set train.epochs=5")
@@ -238,13 +242,13 @@ def change_value(raw: dict[str, Any], change: str) -> None:
     for part in above:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise InputError(f"--set {change}: {part} is no table")
+            raise InputError(f"--set {change}: {part} is not a table")
     table[last] = value
 
 
 def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
-    """The checked protocol of a file's table."""
-    raw = {**_nones(raw), "search": raw.get("search", "grid")}  # of which "none" is one
+    """Validate the content of a file and build the protocol."""
+    raw = {**_nones(raw), "search": raw.get("search", "grid")}  # "none" is a value here
     known_keys(name, raw, TOP)
     for key in ("title", "kind", "data"):
         if key not in raw:
@@ -293,29 +297,29 @@ def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
 
 
 def known_keys(where: str, table: Any, known: Mapping[str, Any]) -> None:
-    """Every key must be known and its value of the type that `known` names; the error says what would be right."""
+    """Check that every key is known and its value has the type given in `known`."""
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a table")
     for key in table:
         if key not in known:
-            raise InputError(f"{where}: there is no key {key!r}; the keys are {', '.join(sorted(known))}")
+            raise InputError(f"{where}: unknown key {key!r}; the keys are {', '.join(sorted(known))}")
         check_value(f"{where}: {key}", table[key], known[key])
 
 
 def check_value(where: str, value: Any, kind: Any) -> None:
-    """The value must be of that type; None is written as "none"."""
+    """Check the type of a value; None is written as "none"."""
     check_type(where, value, kind, none='"none"')
 
 
 def check_distinct(where: str, values: Sequence[Any]) -> None:
-    """The same value twice would run once and count twice."""
+    """Check that no value is repeated: it would run once and count twice."""
     for place, value in enumerate(values):
         if value in values[:place]:
-            raise InputError(f"{where} has {value!r} twice: once is enough")
+            raise InputError(f"{where} has {value!r} twice: give it once")
 
 
 def check_settings(where: str, name: str, settings: Mapping[str, Any]) -> None:
-    """The settings must be of that method, and of its settings' types."""
+    """Check the names and types of a method's settings."""
     kinds = METHODS[name].setting_types()
     for key, value in settings.items():
         check_value(f"{where}: settings.{key}", value, kinds.get(key, Any))
@@ -326,12 +330,12 @@ def check_settings(where: str, name: str, settings: Mapping[str, Any]) -> None:
 
 
 def check_train_key(where: str, key: str, linear: bool) -> None:
-    """`train.…` must be what can be searched or varied."""
+    """Check that a key `train.…` can be searched or varied."""
     can = [f"train.{name}" for name in _train_kinds(linear) if name != "views"]
     if key == "train.seed":
         raise InputError(f"{where}: train.{_SEED}")
     if key not in can:
-        raise InputError(f"{where}: {key!r} is none of {', '.join(can)}{', all that a linear head has' * linear}")
+        raise InputError(f"{where}: {key!r} is not one of {', '.join(can)}{', the settings of a linear head' * linear}")
 
 
 def one_of(where: str, key: str, value: Any, allowed: Sequence[str]) -> None:
@@ -343,11 +347,11 @@ def _check_entry(where: str, entry: str, table: Any, data: Mapping[str, Any], li
     known_keys(where, table, _ENTRY)
     name = table.get("method", entry)
     if name not in METHODS:
-        raise InputError(f"{where}: there is no method {name!r}; there are {', '.join(sorted(METHODS))}")
+        raise InputError(f"{where}: no method named {name!r}. Available methods: {', '.join(sorted(METHODS))}")
     parts = [(where, table)]
     for data_name, on in table.get("on", {}).items():
         if data_name not in data:
-            raise InputError(f"{where}: there is no data set {data_name!r}; there are {', '.join(data)}")
+            raise InputError(f"{where}: no data set {data_name!r}; there are {', '.join(data)}")
         known_keys(f"{where}.on.{data_name}", on, _ON)
         parts.append((f"{where}.on.{data_name}", on))
     for place, part in parts:
@@ -375,7 +379,7 @@ def _checked_draw(where: str, table: Any) -> dict[str, Any]:
 
 
 def _train_kinds(linear: bool) -> dict[str, Any]:
-    """What can be said of training, and its types. The seed is not of it, since `seeds` are."""
+    """The settings of training and their types, without the seed, which `seeds` lists."""
     kinds = {**get_type_hints(TrainSettings), "views": dict}
     return {name: kind for name, kind in kinds.items() if name != "seed" and (name in _LINEAR or not linear)}
 
@@ -399,14 +403,14 @@ def _linear_init(table: Mapping[str, Any] | None, where: str) -> LinearInit | No
     if table is None:
         return None
     known_keys(f"{where}: linear_init", table, get_type_hints(LinearInit))
-    made = LinearInit(**_tuples(table))
-    if not all(number > 0 for number in (made.epochs, *made.learning_rates, *made.batch_sizes)):
+    grid = LinearInit(**_tuples(table))
+    if not all(number > 0 for number in (grid.epochs, *grid.learning_rates, *grid.batch_sizes)):
         raise InputError(f"{where}: linear_init: every number must be above 0")
-    return made
+    return grid
 
 
 def _nones(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with None for "none", in the tables within it as well."""
+    """Replace "none" by None, also in nested tables."""
     return {
         key: _nones(value) if isinstance(value, dict) else None if value == "none" else value
         for key, value in table.items()
@@ -438,7 +442,7 @@ def _checked_grid(where: str, table: Mapping[str, Any], linear: bool) -> dict[st
     for key, values in grid.items():
         kind, _, name = key.partition(".")
         if kind not in ("train", "settings") or not name:
-            raise InputError(f"{where}: grid: {key!r} is neither settings.… nor train.…")
+            raise InputError(f"{where}: grid: {key!r} must start with settings. or train.")
         if not values:
             raise InputError(f"{where}: grid: {key} is empty")
         check_distinct(f"{where}: grid: {key}", values)
@@ -450,7 +454,7 @@ def _checked_grid(where: str, table: Mapping[str, Any], linear: bool) -> dict[st
 
 
 def paper_values(paper: Paper | None, measure: str = "test_map") -> dict[tuple[str, str, str], PaperValue]:
-    """The numbers of a paper's table, by setting, method and data set; of one setting where the paper names one."""
+    """The numbers of a paper's table by setting, method and data set; only of `paper.setting`, if it is given."""
     if paper is None:
         return {}
     with shipped("papers")[paper.file].open(newline="", encoding="utf-8") as file:

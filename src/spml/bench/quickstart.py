@@ -86,7 +86,7 @@ def quickstart(
     """
     options = {part: round(rows * scale) for part, rows in QUICKSTART.items()}
     left = [name for name in names if not (folder / name / PREDICTIONS).exists()]
-    for name in set(names) - set(left):
+    for name in (name for name in names if name not in left):
         existing = open_run(folder / name).source["options"]
         if existing != options:
             raise InputError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spml.bench import compare
-from spml.bench.origin import made_by
+from spml.bench.origin import origin_of
 from spml.bench.plan import Plan
 from spml.bench.runner import Runner
 from spml.bench.search import RunResult, execute
@@ -81,7 +81,7 @@ def _write(plan: Plan, runner: Runner, results: Sequence[RunResult], out: Path) 
     lines = by_measure[measures[0]]
     if not lines:
         raise InputError(compare.explain_diverged(results) or f"nothing was measured of {MEASURES[measures[0]]}")
-    rows = compare.run_rows(results, made_by(str(choose_device(runner.device))), plan.protocol.name)
+    rows = compare.run_rows(results, origin_of(str(choose_device(runner.device))), plan.protocol.name)
     notes = _notes(plan, runner, results, lines, MEASURES[measures[0]])
     compare.write_csv(out / "runs.csv", rows)
     table = [row for measure, found in by_measure.items() for row in compare.table_rows(found, measure)]

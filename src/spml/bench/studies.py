@@ -1,19 +1,19 @@
-"""A study as data: a small file that says which protocol, what varies, what is measured, and whose figure it is.
+"""Studies: TOML files that name a protocol, what to vary, what to measure, and the published figure.
 
-title, about, where              # what it shows; the paper's figure or table
-run = ["an", "role"]             # entries of the protocol, or of this file's own [methods.…]
-seeds                            # otherwise the protocol's
-paper = {file, table, setting}   # numbers to set beside ours; a setting left out is the varied value
-intervals = true                 # also: how far k estimated from a few rows may lie off (Cole et al., Table A2)
+title, about, where              # description; the paper's figure or table
+run = ["an", "role"]             # entries of the protocol, or of [methods.…] in this file
+seeds                            # default: the protocol's
+paper = {file, table, setting}   # published numbers; by default the varied value is the setting
+intervals = true                 # also write intervals of k estimated from a few rows (Cole et al., Table A2)
 
-[images]                         # protocol = "…", keys of a protocol to change in it, a run or vary of its own.
-                                 # A protocol of the package by its name, one's own by its path from this file
+[images]                         # protocol = "…" (a name, or a path relative to this file), keys of the protocol
+                                 # to change, and optionally run and vary
 [features]                       # the same for --features
-[methods.NAME]                   # further entries, or changes of the protocol's
+[methods.NAME]                   # more entries, or changes of the protocol's
 [draw]                           # as in a protocol
-[vary]                           # settings.…, train.…, draw.…, k, backbone: each a list, or a list a data set.
-                                 # Several are varied one at a time
-[show]                           # x: a column instead of the varied value; y: what is measured; x_label; log_x
+[vary]                           # settings.…, train.…, draw.…, k, backbone: a list of values, or one list per data set.
+                                 # Several keys are varied one at a time
+[show]                           # x: a column instead of the varied value; y: the measures; x_label; log_x
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _KEYS = {
     **{"title": str, "about": str, "where": str, "run": Any, "seeds": Any, "paper": Any, "intervals": bool},
     **dict.fromkeys(("images", "features", "methods", "draw", "vary", "show"), dict),
 }
-_ADDED = ("train", "data", "draw", "methods")  # tables that are added to the protocol's; all others replace it
+_ADDED = ("train", "data", "draw", "methods")  # tables that are merged with the protocol's; others replace it
 _SIDE = {
-    **dict.fromkeys(TOP, Any),  # they are checked in the protocol that they change
+    **dict.fromkeys(TOP, Any),  # checked as part of the protocol
     **dict.fromkeys((*_ADDED, "vary"), dict),
     **{"protocol": str, "run": Any},
 }
@@ -60,7 +60,7 @@ _VARIED = {"k": float | None, "backbone": str, "image_size": int, "head": str | 
 
 @dataclass(frozen=True)
 class Study:
-    """A study file, checked, on images or on features."""
+    """A validated study file, on images or on features; see the module's documentation for its fields."""
 
     name: str
     title: str
@@ -69,7 +69,7 @@ class Study:
     protocol: Protocol
     run: tuple[str, ...]
     vary: dict[str, Any]
-    """By what is varied: its values, or its values by data set."""
+    """The values of each varied key, or its values by data set."""
     y: tuple[str, ...]
     x: str
     x_label: str
@@ -80,8 +80,8 @@ class Study:
         """Every entry at every value, on every data set."""
         searches = []
         methods = [METHODS[self.protocol.methods.get(entry, {}).get("method", entry)] for entry in entries]
-        if "k" in self.vary and not any(made.needs.k or "k" in made.setting_types() for made in methods):
-            raise InputError(f"{self.name}: vary.k would make equal rows: k is not used by {', '.join(entries)}")
+        if "k" in self.vary and not any(method.needs.k or "k" in method.setting_types() for method in methods):
+            raise InputError(f"{self.name}: vary.k has no effect: k is not used by {', '.join(entries)}")
         for given in self.protocol.searches(data, entries, search):
             if not self.vary:
                 searches.append(given)
@@ -100,14 +100,14 @@ class Study:
         if isinstance(values, dict):
             if data not in values:
                 raise InputError(
-                    f"the study {self.name} says no values of {key} for {data}, only for {', '.join(values)}"
+                    f"the study {self.name} has no values of {key} for {data}, only for {', '.join(values)}"
                 )
             values = values[data]
         found: Sequence[Any] = values
         return found
 
     def charts(self, rows: Sequence[Mapping[str, Any]]) -> list[StudyChart]:
-        """A chart for everything varied and measured, where its values are numbers."""
+        """One chart per data set, varied key and measure, if the values are numbers."""
         charts = []
         for data in dict.fromkeys(row["data"] for row in rows):
             for key in dict.fromkeys(row["varied"] for row in rows):
@@ -120,7 +120,7 @@ class Study:
                     ]
                     if not key or not all(isinstance(row[x], (int, float)) for row in part):
                         continue
-                    part = [row for row in part if row[x] > 0 or not self.log_x]  # such an axis has no 0
+                    part = [row for row in part if row[x] > 0 or not self.log_x]  # a logarithmic axis has no 0
                     if not part:
                         continue
                     charts.append(
@@ -138,12 +138,12 @@ class Study:
         return charts
 
 
-COLUMNS = ("labels", "epochs", "learning_rate", "batch_size", "seconds")  # that a chart may have along its x
+COLUMNS = ("labels", "epochs", "learning_rate", "batch_size", "seconds")  # possible values of show.x
 
 MEASURES = {
     "test_map": "test mAP",
     "recovery_map": "mAP on the training labels",
-    "recovery_unobserved_map": "mAP on the labels not given",
+    "recovery_unobserved_map": "mAP on the unobserved labels",
     "test_ppv": "positive predictive value",
     "test_npv": "negative predictive value",
     "test_micro_f1": "micro F1",
@@ -152,42 +152,99 @@ MEASURES = {
 
 
 def is_study(name: str) -> bool:
-    """Whether this is the name of a study, or a file that is one."""
+    """Whether this is the name or the file of a study."""
     if name in shipped("protocols") or name in shipped("studies"):
         return name in shipped("studies")
     return not {"run", "images", "features"}.isdisjoint(read_toml("studies", name))
 
 
 def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Study:
-    """A study of the package by its name, or one's own by its path."""
+    """Load a study of the package by name, or another by path.
+
+    Parameters
+    ----------
+    name : str
+    features : bool
+        Take the side of the study that is on features, not the one on images.
+    changes : sequence of str
+        `key=value` for each value of the protocol to change.
+
+    Returns
+    -------
+    Study
+
+    Raises
+    ------
+    InputError
+        If the file does not exist or is not valid.
+    """
     raw = read_toml("studies", name)
     stem = Path(name).stem
     known_keys(stem, raw, _KEYS)
-    side, other = ("features", "images") if features else ("images", "features")
-    if side not in raw:
-        hint = "leave --features out" if features else "give --features"
+    side = _side(stem, raw, "features" if features else "images")
+    run, vary = (side.pop(key, raw.get(key)) for key in ("run", "vary"))
+    _check_run(stem, raw, run)
+    protocol = _changed_protocol(stem, raw, side, Path(name).parent, changes)
+    varied = _varied(stem, vary or {}, protocol.data)
+    for key, values in varied.items():
+        _check_varied(f"{stem}: vary", key, values, protocol.features)
+    show = raw.get("show", {})
+    measures = _check_show(stem, show)
+    return Study(
+        name=stem,
+        title=raw["title"],
+        about=raw.get("about", ""),
+        where=raw.get("where", ""),
+        protocol=protocol,
+        run=tuple(protocol.entries(run)),
+        vary=varied,
+        y=measures,
+        x=show.get("x", ""),
+        x_label=show.get("x_label", ""),
+        log_x=show.get("log_x", False),
+        intervals=raw.get("intervals", False),
+    )
+
+
+def _side(stem: str, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The table [images] or [features]."""
+    other = "images" if name == "features" else "features"
+    if name not in raw:
+        hint = "leave --features out" if name == "features" else "give --features"
         raise InputError(f"the study {stem} is on {other} only: {hint}" if other in raw else f"{stem}: no protocol")
-    changed = dict(raw[side])
-    known_keys(f"{stem}: {side}", changed, _SIDE)
-    if "protocol" not in changed:
-        raise InputError(f"{stem}: {side}.protocol is missing")
-    named = changed.pop("protocol")
-    merged = read_toml("protocols", named, beside=Path(name).parent)
-    make_protocol(Path(named).stem, merged)  # what is wrong in that file is said of that file
-    own = {key: changed.pop(key, raw.get(key)) for key in ("run", "vary")}
-    if "title" not in raw or own["run"] is None:
+    side = dict(raw[name])
+    known_keys(f"{stem}: {name}", side, _SIDE)
+    if "protocol" not in side:
+        raise InputError(f"{stem}: {name}.protocol is missing")
+    return side
+
+
+def _check_run(stem: str, raw: Mapping[str, Any], run: Any) -> None:
+    if "title" not in raw or run is None:
         raise InputError(f"{stem}: {'run' if 'title' in raw else 'title'!r} is missing")
-    if not isinstance(own["run"], list) or not own["run"] or not all(isinstance(one, str) for one in own["run"]):
+    if not isinstance(run, list) or not run or not all(isinstance(one, str) for one in run):
         raise InputError(f'{stem}: run must be a list of methods, as ["an", "em"]')
-    check_distinct(f"{stem}: run", own["run"])
-    _merge(stem, merged, changed)
+    check_distinct(f"{stem}: run", run)
+
+
+def _changed_protocol(
+    stem: str, raw: Mapping[str, Any], side: dict[str, Any], folder: Path, changes: Sequence[str]
+) -> Protocol:
+    """The protocol of a study, with the changes of its side, of its file and of the user."""
+    name = side.pop("protocol")
+    merged = read_toml("protocols", name, beside=folder)
+    make_protocol(Path(name).stem, merged)  # so that an error in that file names that file
+    _merge(stem, merged, side)
     _merge(stem, merged, {str(key): raw[key] for key in ("methods", "draw", "seeds", "paper") if key in raw})
-    if "paper" not in raw and "paper" not in changed:
+    if "paper" not in raw and "paper" not in side:
         merged.pop("paper", None)
     for change in changes:
         change_value(merged, change)
-    protocol = make_protocol(stem, merged)
-    show = raw.get("show", {})
+    return make_protocol(stem, merged)
+
+
+def _check_show(stem: str, show: Any) -> tuple[str, ...]:
+    """Check the table [show] and return its measures."""
     known_keys(f"{stem}: show", show, _SHOW)
     y = show.get("y", "test_map")
     measures = [y] if isinstance(y, str) else y
@@ -196,35 +253,19 @@ def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Stu
     for measure in measures:
         if measure not in list(MEASURES):
             raise InputError(f"{stem}: show.y must be of {', '.join(MEASURES)}, not {measure!r}")
-    vary = _varied(stem, own["vary"] or {}, protocol.data)
-    for key, values in vary.items():
-        _check_varied(f"{stem}: vary", key, values, protocol.features)
     if show.get("x", "labels") not in COLUMNS:
         raise InputError(f"{stem}: show.x must be of {', '.join(COLUMNS)}, not {show['x']!r}")
-    return Study(
-        name=stem,
-        title=raw["title"],
-        about=raw.get("about", ""),
-        where=raw.get("where", ""),
-        protocol=protocol,
-        run=tuple(protocol.entries(own["run"])),
-        vary=vary,
-        y=tuple(measures),
-        x=show.get("x", ""),
-        x_label=show.get("x_label", ""),
-        log_x=show.get("log_x", False),
-        intervals=raw.get("intervals", False),
-    )
+    return tuple(measures)
 
 
 def _merge(where: str, protocol: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Tables of `_ADDED` are added to, a method's as well; other values and the grid are replaced."""
+    """Merge tables of `_ADDED`, and those of methods, with the protocol's; replace other values."""
     for key, value in changes.items():
         if key == "methods":
-            there = protocol.setdefault("methods", {})
+            existing = protocol.setdefault("methods", {})
             known_keys(f"{where}: methods", value, dict.fromkeys(value, dict))
             for entry, table in value.items():
-                there[entry] = {**there.get(entry, {}), **table}
+                existing[entry] = {**existing.get(entry, {}), **table}
         elif key in _ADDED:
             protocol[key] = {**protocol.get(key, {}), **value}
         else:
@@ -232,7 +273,7 @@ def _merge(where: str, protocol: dict[str, Any], changes: Mapping[str, Any]) -> 
 
 
 def _varied(where: str, table: Mapping[str, Any], data: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """{draw: {rows: […]}} as {draw.rows: […]}; a table of data sets stays one."""
+    """Turn {draw: {rows: […]}} into {draw.rows: […]}; keep tables of data sets."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, list) and value:
@@ -250,7 +291,7 @@ def _varied(where: str, table: Mapping[str, Any], data: Mapping[str, Any], above
 
 
 def _check_varied(where: str, key: str, values: Any, features: bool) -> None:
-    """What would make rows that do not differ is refused, and values of a type that cannot be."""
+    """Raise an error for variations that cannot change the result, and for values of the wrong type."""
     table = key.partition(".")[0]
     if table == "train":
         check_train_key(where, key, features)
