@@ -14,7 +14,8 @@ from spml.labels import Labels
 from spml.losses import assume_negative
 from spml.methods import METHODS, Batch, Clock, Geometry, Method, Needs, Problem, loss_method, method, register
 from spml.methods.memory import RowMemory
-from spml.testing import contract as checks
+from spml.testing import check_method, check_two_processes, checks
+from spml.testing.contract import check_resume
 from spml.train.distributed import GatheredOutputs
 
 NAMES = ["a", "b", "c", "d"]
@@ -32,11 +33,11 @@ def prepared(name: str, labels: Labels, **settings):
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_contract(name):
-    checks.check_method(name)
+    check_method(name)
 
 
 def test_two_processes_equal_one():
-    checks.check_two_processes(sorted(METHODS))
+    check_two_processes(sorted(METHODS))
 
 
 def test_the_contract_detects_changed_labels():
@@ -71,7 +72,7 @@ def test_the_contract_detects_state_that_is_not_saved():
             return super().objective(logits, labels, rows, clock) * self.steps
 
     with pytest.raises(AssertionError, match="same bytes"):
-        checks.check_resume(Forgetful)
+        check_resume(Forgetful)
 
 
 class Remembering(METHODS["an"]):
@@ -94,8 +95,8 @@ class Remembering(METHODS["an"]):
 
 
 def test_the_contract_of_a_instancewith_memory():
-    checks.check_method(Remembering)
-    checks.check_method(Remembering())  # an instance works too
+    check_method(Remembering)
+    check_method(Remembering())  # an instance works too
 
 
 def variant(**members):
@@ -169,7 +170,7 @@ def whole_memory(self, logits, labels, rows, clock):
 )
 def test_the_contract_names_the_problem(members, sentence):
     with pytest.raises(AssertionError, match=re.escape(sentence)):
-        checks.check_method(variant(**members))
+        check_method(variant(**members))
 
 
 def test_invalid_needs_raise():
@@ -199,13 +200,13 @@ class TwoViews(Method):
 
 
 def test_the_contract_of_a_instancewithout_objective():
-    checks.check_method(TwoViews)
+    check_method(TwoViews)
 
     class Upside(TwoViews):
         sign = -1
 
     with pytest.raises(AssertionError, match="pushes an observed positive down"):
-        checks.check_method(Upside)
+        check_method(Upside)
 
 
 def test_every_published_clsis_registered():

@@ -10,18 +10,7 @@ import torch
 
 from spml.methods import Method, import_plugins, imported_plugins, method
 from spml.runs.files import read_tensors
-from spml.testing.checks import (
-    check_cost,
-    check_extreme_logits,
-    check_form,
-    check_heads,
-    check_memory,
-    check_observed_labels,
-    check_odd_batches,
-    check_permutations,
-    check_splits,
-    check_truth_closed,
-)
+from spml.testing import checks
 from spml.testing.tiny import MakeMethod, Stopped, run_bytes, tiny_run
 from spml.train.distributed import end_process
 
@@ -51,17 +40,8 @@ def check_method(make: MakeMethod | Method | str) -> None:
     elif isinstance(make, Method):
         given = make
         make = lambda: copy.deepcopy(given)  # noqa: E731
-    check_form(make)
-    check_memory(make)
-    check_observed_labels(make)
-    check_truth_closed(make)
-    check_permutations(make)
-    check_extreme_logits(make)
-    check_resume(make)
-    check_odd_batches(make)
-    check_cost(make)
-    check_heads(make)
-    check_splits(make)
+    for check in _CHECKS:
+        check(make)
 
 
 def check_resume(make: MakeMethod, stops: tuple[int, ...] = (1, 4, 8, 15)) -> None:
@@ -76,6 +56,13 @@ def check_resume(make: MakeMethod, stops: tuple[int, ...] = (1, 4, 8, 15)) -> No
                 continue
         tiny_run(make, broken, checkpoint_seconds=0.0).fit()
         assert run_bytes(whole) == run_bytes(broken), f"{make().name} does not resume to the same bytes"
+
+
+_CHECKS = (
+    *(checks.check_form, checks.check_memory, checks.check_observed_labels, checks.check_truth_closed),
+    *(checks.check_permutations, checks.check_extreme_logits, check_resume, checks.check_odd_batches),
+    *(checks.check_cost, checks.check_heads, checks.check_splits),
+)
 
 
 def check_two_processes(names: Sequence[str]) -> None:
