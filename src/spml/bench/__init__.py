@@ -1,1 +1,1 @@
-"""The benchmark: jobs that run once, several on one GPU, and rows that say how they were made."""
+"""The benchmark: protocols, studies, searches, and experiments that run once."""

@@ -15,7 +15,8 @@ from spml.data import ImageStore
 from spml.data.dataset import Dataset, truth_closed
 from spml.errors import InputError
 from spml.labels import Entries, Labels
-from spml.methods import Method, method
+from spml.methods import Method
+from spml.methods import method as make_method
 from spml.models import Classifier, build_classifier
 from spml.models.feature_classifier import FeatureClassifier
 from spml.runs.files import lock_folder, read_json, read_record
@@ -77,14 +78,14 @@ def run_experiment(
         If the network is no longer finite.
     """
     chosen = choose_device(device)
-    made = method(experiment.method, **experiment.settings)
-    network = build_network(experiment, made, dataset)  # before any image is read: this validates the experiment
+    method = make_method(experiment.method, **experiment.settings)
+    network = build_network(experiment, method, dataset)  # before any image is read: this validates the experiment
     dataset.store.prepare(progress=progress)
     dataset = without_unreadable_rows(dataset, say)
     if isinstance(dataset.store, ImageStore) and chosen.type == "cuda":
         dataset.store.to_device(chosen)
     started = time.perf_counter()
-    rows, labels = _training_labels(experiment, made, dataset)
+    rows, labels = _training_labels(experiment, method, dataset)
     training, validation = Examples(dataset.store, rows, labels), _validation(experiment, dataset)
     start = None
     if experiment.linear_init and not (folder / "last.safetensors").exists():  # an interrupted run is past that stage
@@ -95,7 +96,7 @@ def run_experiment(
     run = Trainer(
         folder,
         network,
-        made,
+        method,
         training,
         validation,
         experiment.train,
@@ -116,33 +117,33 @@ def run_experiment(
     return {**best, "seconds": seconds}
 
 
-def build_network(experiment: Experiment, made: Method, dataset: Dataset) -> Classifier | FeatureClassifier:
+def build_network(experiment: Experiment, method: Method, dataset: Dataset) -> Classifier | FeatureClassifier:
     """The untrained network of an experiment; its weights depend on the seed alone."""
     torch.manual_seed(experiment.train.seed)
     classes = len(dataset.classes)
     if isinstance(dataset.store, ImageStore):
-        head = head_of(experiment, made, dataset)
-        settings = {**(made.head_settings if head == made.needs.head else {}), **experiment.head_settings}
+        head = head_of(experiment, method, dataset)
+        settings = {**(method.head_settings if head == method.needs.head else {}), **experiment.head_settings}
         return build_classifier(experiment.backbone, classes, head, image_size=dataset.store.size, **settings)
-    if made.needs.head != "linear":
-        raise InputError(f"method {made.name!r} needs images: features have no {made.needs.head} head")
-    shares = [member.share for member in made.members(classes)] or [1.0]
+    if method.needs.head != "linear":
+        raise InputError(f"method {method.name!r} needs images: features have no {method.needs.head} head")
+    shares = [member.share for member in method.members(classes)] or [1.0]
     network = FeatureClassifier(dataset.store.dim, classes, shares)
     network.measure(dataset.store.batch(dataset.train[:MEASURED_ROWS]))
     return network
 
 
-def head_of(experiment: Experiment, made: Method, dataset: Dataset) -> str:
+def head_of(experiment: Experiment, method: Method, dataset: Dataset) -> str:
     """The head of an experiment on images. LinearInit trains the method's own head, which is linear."""
     if experiment.head or experiment.linear_init:
-        return experiment.head or made.needs.head
+        return experiment.head or method.needs.head
     rows = len(dataset.train) if experiment.draw is None else experiment.draw.count(dataset)
     train = experiment.train
-    return head_for(made, experiment.backbone, len(dataset.classes), rows, train.epochs, train.batch_size)
+    return head_for(method, experiment.backbone, len(dataset.classes), rows, train.epochs, train.batch_size)
 
 
 def without_unreadable_rows(dataset: Dataset, say: Callable[[str], None]) -> Dataset:
-    """The data set without rows whose image cannot be read; the user is told which."""
+    """The data set without rows whose image cannot be read; the user gets a message."""
     good = dataset.store.good_rows
     if len(good) == len(dataset):
         return dataset
@@ -153,9 +154,9 @@ def without_unreadable_rows(dataset: Dataset, say: Callable[[str], None]) -> Dat
     return replace(dataset, train=train, validation=validation, test=test)
 
 
-def _training_labels(experiment: Experiment, made: Method, dataset: Dataset) -> tuple[np.ndarray, Labels]:
+def _training_labels(experiment: Experiment, method: Method, dataset: Dataset) -> tuple[np.ndarray, Labels]:
     if experiment.draw is not None:
-        return experiment.draw.shown(dataset, made.needs.labels)
+        return experiment.draw.shown(dataset, method.needs.labels)
     return dataset.train, dataset.labels.subset(dataset.train)
 
 
@@ -184,7 +185,7 @@ def _first_heads(experiment: Experiment, grid: LinearInit) -> list[Experiment]:
 
 
 def _discard_unstarted_run(run: Trainer) -> None:
-    """Forget a run with other settings that has made no step: nothing is lost, and it would block this one."""
+    """Forget a run with other settings without any step: nothing is lost, and it would block this one."""
     record, last, best = (run.folder / name for name in ("run.json", "last.safetensors", "best.safetensors"))
     if run.processes.first and record.exists():
         with lock_folder(run.folder):
