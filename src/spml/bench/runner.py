@@ -80,6 +80,8 @@ class Runner:
             clock = _Clock(len(missing), self.say)
             self._run_heads([each for each in missing.values() if each.features], clock)
             self._run_networks([each for each in missing.values() if not each.features], clock)
+            if not all(path.exists() for path in missing):  # workers import the code anew
+                raise InputError("The code changed while the benchmark ran. Run the same command again to resume it")
         return [json.loads(self.path(each).read_text(encoding="utf-8")) for each in experiments]
 
     def path(self, experiment: Experiment) -> Path:
