@@ -161,7 +161,7 @@ def test_unknown_options_raise(tmp_path: Path) -> None:
     picture(tmp_path / "cat" / "a.jpg")
     with pytest.raises(
         InputError,
-        match=r"'sise' is not an option for folder, a folder per.* Available options: size, .*cache_path",
+        match=r"'sise' is not an option for folder, a folder per.* Available options: .*cache_path, .*size, ",
     ):
         open_data(tmp_path, sise=8)
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from spml.data.dataset import Dataset, Truth
 from spml.data.formats import coco, cub, nuswide, voc
-from spml.data.formats.official import count_mismatches, from_truth
+from spml.data.formats.official import from_truth
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels, simulate, split
@@ -86,7 +86,7 @@ def test_voc_single_positives_follow_the_published_rule(tmp_path: Path) -> None:
 def test_counts_are_compared_with_the_papers(tmp_path: Path) -> None:
     write_voc(tmp_path)
     dataset = voc.from_voc(tmp_path)
-    mismatches = count_mismatches(dataset, voc.PAPER)
+    mismatches = voc.PAPER.mismatches(dataset)
     assert set(mismatches) <= set(dataset.notes)
     text = "\n".join(mismatches)
     assert "training images: 4 here, 4574 in the papers" in text
@@ -189,12 +189,12 @@ def test_single_positives_match_the_authors_code_on_real_labels() -> None:
     classes, ids = pack["classes"].astype(str).tolist(), pack["image"].astype(str)
     assert classes == list(voc.CLASSES)
     truth = Truth(Labels.from_matrix(pack["labels"], classes, ids=ids, coding="full"))
-    dataset = from_truth("voc12", FeatureStore(np.zeros((len(ids), 1))), ids, truth, 5717)
+    dataset = from_truth("voc12", FeatureStore(np.zeros((len(ids), 1))), truth, 5717)
     assert (dataset.labels.single() == pack["observed"]).all()
     assert (dataset.train == pack["train"]).all()
     assert (dataset.validation == pack["val"]).all()
     assert (dataset.test == pack["test"]).all()
-    assert count_mismatches(dataset, voc.PAPER) == []
+    assert voc.PAPER.mismatches(dataset) == []
 
 
 # MS-COCO
@@ -217,7 +217,7 @@ def test_coco(tmp_path: Path) -> None:
     assert dataset.truth is not None
     assert dataset.truth.open().is_full
     check_protocol(dataset, 4)
-    assert "classes: 3 here, 80 in the papers" in "\n".join(count_mismatches(dataset, coco.PAPER))
+    assert "classes: 3 here, 80 in the papers" in "\n".join(coco.PAPER.mismatches(dataset))
     row = dataset.names.tolist().index("train2014/COCO_train2014_000000000036.jpg")
     with Image.open(tmp_path / "train2014" / "COCO_train2014_000000000036.jpg") as image:
         expected_pixels = np.asarray(image).transpose(2, 0, 1)

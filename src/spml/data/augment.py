@@ -37,28 +37,13 @@ from spml.type_checks import check_types
 
 Kind = Literal["plain", "weak", "strong"]
 
-OPERATIONS = (
-    "identity",
-    "autocontrast",
-    "equalize",
-    "brightness",
-    "contrast",
-    "colour",
-    "sharpness",
-    "posterize",
-    "solarize",
-    "rotate",
-    "shear-x",
-    "shear-y",
-    "translate-x",
-    "translate-y",
-)
+_FACTORS = ("brightness", "contrast", "colour", "sharpness")
+_WARPS = ("rotate", "shear-x", "shear-y", "translate-x", "translate-y")
+OPERATIONS = ("identity", "autocontrast", "equalize", *_FACTORS, "posterize", "solarize", *_WARPS)
 """RandAugment's operations; `StrongParameters.operation` holds indices into this tuple."""
 
 MAX_MAGNITUDE = 30
 _GREY = 128
-_FACTORS = ("brightness", "contrast", "colour", "sharpness")
-_WARPS = ("rotate", "shear-x", "shear-y", "translate-x", "translate-y")
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from spml.data.stores.decode import FilePath, Policy
 from spml.data.stores.features import FeatureStore
-from spml.data.stores.image_sources import Source
 from spml.data.stores.images import ImageStore, OnBadImage
 from spml.errors import InputError
 from spml.labels import Labels
@@ -28,6 +27,8 @@ Float32 = npt.NDArray[np.float32]
 
 PHOTO_SIZE = 320
 PARTS = ("train", "validation", "test")
+TABLES = (".csv", ".tsv", ".parquet", ".pq")
+"""Suffixes of tables (lower case)."""
 
 _closed = 0
 _lock = threading.Lock()
@@ -252,18 +253,6 @@ class Dataset:
             digest.update(repr(len(part)).encode() + part.tobytes())
         digest.update(self.store.fingerprint().encode())
         return digest.hexdigest()[:16]
-
-
-def open_store(
-    sources: Sequence[Source], features: FilePath | None, size: int, **options: Unpack[ImageOptions]
-) -> ImageStore | FeatureStore:
-    """Open the images, or a feature matrix with the same rows in place of them."""
-    if features is None:
-        return ImageStore(sources, size, **options)
-    store = FeatureStore(features)
-    if len(store) != len(sources):
-        raise InputError(f"{features}: it has {len(store)} rows, the data has {len(sources)}.")
-    return store
 
 
 def read_lines(path: Path) -> list[str]:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
-from spml.data.dataset import Dataset, ImageOptions
+from spml.data.dataset import TABLES, Dataset
 from spml.data.formats.voc import voc_root
 from spml.data.stores.decode import SUFFIXES, FilePath
 from spml.errors import InputError
@@ -40,14 +40,7 @@ FORMATS = {
 }
 """By the name that `kind` takes."""
 
-_BY_SUFFIX = {
-    ".csv": "table",
-    ".tsv": "table",
-    ".parquet": "table",
-    ".pq": "table",
-    ".json": "coco-json",
-    ".npy": "features",
-}
+_BY_SUFFIX = {**dict.fromkeys(TABLES, "table"), ".json": "coco-json", ".npy": "features"}
 _SHARD = re.compile(r"[a-z]+-\d{5}-of-\d{5}.*\.parquet")  # as Hugging Face names the parts of a table
 _PATH_OPTIONS = ("cache_path", "features", "image_root", "labels")
 
@@ -139,7 +132,7 @@ def _layouts(path: Path) -> dict[str, bool]:
 
 
 def _tables(path: Path) -> list[Path]:
-    return sorted(file for file in path.iterdir() if _BY_SUFFIX.get(file.suffix.lower()) == "table")
+    return sorted(file for file in path.iterdir() if file.suffix.lower() in TABLES)
 
 
 def _only_table(path: Path) -> Path:
@@ -150,8 +143,7 @@ def _only_table(path: Path) -> Path:
     if len(tables) > 1:
         raise InputError(f"{path}: several tables, open one of them: {', '.join(table.name for table in tables)}.")
     if not tables:
-        suffixes = ", ".join(suffix for suffix, kind in _BY_SUFFIX.items() if kind == "table")
-        raise InputError(f"{path}: no table ({suffixes}) in this folder.")
+        raise InputError(f"{path}: no table ({', '.join(TABLES)}) in this folder.")
     return tables[0]
 
 
@@ -160,10 +152,9 @@ def _described(kinds: Iterable[str], joint: str = "; ") -> str:
 
 
 def _check_options(kind: str, function: Callable[..., Dataset], options: dict[str, Any]) -> None:
-    parameters = inspect.signature(function).parameters
-    available = [name for name in parameters if name not in ("path", "options")]
-    if "options" in parameters:
-        available += ImageOptions.__annotations__
+    available = [name for name in inspect.signature(function).parameters if name not in ("path", "options")]
+    for shared in get_args(get_type_hints(function).get("options")):  # Unpack[a TypedDict]
+        available += shared.__annotations__
     for option in options:
         if option not in available:
             raise InputError(

@@ -8,23 +8,14 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, Truth, open_store
-from spml.data.formats.official import (
-    PaperCounts,
-    count_mismatches,
-    from_truth,
-    need_distinct,
-    need_file,
-    need_images,
-    with_count_notes,
-)
-from spml.data.formats.user_data import from_known
+from spml.data.dataset import Dataset, Truth
+from spml.data.formats.official import OfficialOptions, PaperCounts, need_distinct, need_file, official_dataset
+from spml.data.formats.user_data import ANNOTATED, UserOptions, from_images
 from spml.data.stores.decode import FilePath
-from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Entries, Labels
 
-ANNOTATIONS = "annotations_trainval2014.zip"
+ANNOTATIONS, IMAGES = "annotations_trainval2014.zip", "train2014.zip and val2014.zip"
 PAPER = PaperCounts(80, 65665, 16416, 40137, "2.94", 1, 18, "Zhou et al. 2022, Table 4; Cole et al. 2021, Table A3")
 
 
@@ -36,16 +27,7 @@ class _Instances(NamedTuple):
     """(image id, column) of every annotated category."""
 
 
-def from_coco(
-    path: FilePath,
-    *,
-    positives: int | None = 1,
-    seed: int = 1200,
-    strict: bool = False,
-    features: FilePath | None = None,
-    size: int = PHOTO_SIZE,
-    **options: Unpack[ImageOptions],
-) -> Dataset:
+def from_coco(path: FilePath, **options: Unpack[OfficialOptions]) -> Dataset:
     """Open MS-COCO 2014: train2014, split as by Cole et al. (2021), and val2014 as the test set.
 
     Images without an annotation are left out (702 and 367 of the official 82,783 and 40,504). Image ids are sorted as
@@ -55,16 +37,8 @@ def from_coco(
     ----------
     path : path
         A folder with annotations, train2014 and val2014.
-    positives : int or None
-        Observed positives per training image; None keeps all.
-    seed : int
-        Of the split and of the single positives.
-    strict : bool
-        Whether counts that differ from the papers' are an error. By default they are notes.
-    features : path, optional
-        A feature matrix to use in place of the images.
-    size, **options
-        Of `ImageStore`.
+    **options
+        See `OfficialOptions`.
 
     Returns
     -------
@@ -72,8 +46,7 @@ def from_coco(
     """
     root = Path(path)
     names: list[str] = []
-    files: list[Path] = []
-    rows: list[Any] = []
+    rows: list[int] = []
     columns: list[int] = []
     classes: list[str] = []
     train_rows = 0
@@ -89,27 +62,20 @@ def from_coco(
         row = {image: len(names) + place for place, image in enumerate(ids)}
         rows += [row[image] for image, _ in instances.present]
         columns += [column for _, column in instances.present]
-        part_files = [instances.files[image] for image in ids]
-        files += need_images(root / part, part_files, f"{part}.zip") if features is None else map(Path, part_files)
-        names += [f"{part}/{name}" for name in part_files]
+        names += [f"{part}/{instances.files[image]}" for image in ids]
         train_rows = train_rows or len(ids)
     entries = Entries.from_coordinates(
         rows, columns, np.ones(len(rows)), num_rows=len(names), num_classes=len(classes), default=-1
     )
     truth = Truth(Labels.from_entries(entries, classes, ids=names))
-    store = open_store(files, features, size, **options)
-    dataset = from_truth("coco14", store, names, truth, train_rows, positives=positives, seed=seed)
-    return with_count_notes(dataset, count_mismatches(dataset, PAPER), strict)
+    return official_dataset("coco14", truth, train_rows, PAPER.mismatches, folder=root, archive=IMAGES, **options)
 
 
 def from_coco_json(
     path: FilePath,
     *,
     image_root: FilePath | None = None,
-    size: int = PHOTO_SIZE,
-    validation_share: float = 0.2,
-    seed: int = 1200,
-    **options: Unpack[ImageOptions],
+    **options: Unpack[UserOptions],
 ) -> Dataset:
     """Open your own annotations as COCO json: annotated classes are positive, all others unknown.
 
@@ -119,10 +85,8 @@ def from_coco_json(
         A .json file.
     image_root : path, optional
         Where file names start. By default the folder of the json file, or its subfolder `images`.
-    size, **options
-        Of `ImageStore`.
-    validation_share, seed
-        Of the rows that become validation.
+    **options
+        See `UserOptions`.
 
     Returns
     -------
@@ -149,10 +113,7 @@ def from_coco_json(
             f"{len(names)} are missing); set image_root to the folder in which file names start."
         )
     labels = Labels.from_lists(lists.values(), instances.classes, ids=names)
-    store = ImageStore([root / name for name in names], size, **options)
-    splits = ["train"] * len(names)
-    notes = ["annotated classes are positive; all others are unknown."]
-    return from_known(file.stem, store, labels, splits, notes, validation_share=validation_share, seed=seed)
+    return from_images(file.stem, [root / name for name in names], labels, [ANNOTATED], **options)
 
 
 def _instances(path: Path) -> _Instances:

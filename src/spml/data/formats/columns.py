@@ -20,9 +20,6 @@ from spml.data.formats.embedded_images import holds_images
 from spml.data.stores.decode import SUFFIXES
 from spml.errors import InputError
 
-TABLES = (".csv", ".tsv", ".parquet", ".pq")
-"""Suffixes of tables (lower case)."""
-
 # Usual names, without blanks, case, hyphens and underscores; the first one present is used.
 _USUAL = {
     "image": "image imagepath imagefile imagefilename path filepath file filename img imgpath photo picture uri",

@@ -8,16 +8,8 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 
-from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, Truth, open_store, read_lines
-from spml.data.formats.official import (
-    PaperCounts,
-    count_mismatches,
-    from_truth,
-    need_distinct,
-    need_file,
-    need_images,
-    with_count_notes,
-)
+from spml.data.dataset import Dataset, Truth, read_lines
+from spml.data.formats.official import OfficialOptions, PaperCounts, need_distinct, need_file, official_dataset
 from spml.data.stores.decode import FilePath
 from spml.errors import InputError
 from spml.labels import Labels
@@ -31,12 +23,7 @@ def from_cub(
     path: FilePath,
     *,
     certainty: int = 1,
-    positives: int | None = 1,
-    seed: int = 1200,
-    strict: bool = False,
-    features: FilePath | None = None,
-    size: int = PHOTO_SIZE,
-    **options: Unpack[ImageOptions],
+    **options: Unpack[OfficialOptions],
 ) -> Dataset:
     """Open CUB-200-2011: the official training images, then the test images, each in the order of images.txt.
 
@@ -47,16 +34,8 @@ def from_cub(
     certainty : int
         Answers with a lower certainty (1 not visible, 2 guessing, 3 probably, 4 definitely) are unknown in the truth.
         1, as by Cole et al. (2021), uses all answers.
-    positives : int or None
-        Observed positives per training image; None keeps all.
-    seed : int
-        Of the split and of the single positives.
-    strict : bool
-        Whether counts that differ from the papers' are an error. By default they are notes.
-    features : path, optional
-        A feature matrix to use in place of the images.
-    size, **options
-        Of `ImageStore`.
+    **options
+        See `OfficialOptions`.
 
     Returns
     -------
@@ -76,8 +55,6 @@ def from_cub(
             raise InputError(
                 f"{root / 'train_test_split.txt'}: line {line} contains {flag!r}: it must be 1 (train) or 0 (test)."
             )
-    if "1" not in is_train:
-        raise InputError(f"{root / 'train_test_split.txt'}: there is no training image.")
     attribute_file = _attribute_names(root)
     attributes = _numbered(attribute_file)
     need_distinct(attribute_file, attributes, "attribute")
@@ -86,11 +63,9 @@ def from_cub(
     train = np.array(is_train) == "1"
     order = np.concatenate([np.flatnonzero(train), np.flatnonzero(~train)])
     names = [names[row] for row in order]
-    files = need_images(root / "images", names, ARCHIVE) if features is None else [Path(name) for name in names]
     truth = Truth(Labels.from_matrix(matrix[order], attributes, ids=names))
-    store = open_store(files, features, size, **options)
-    dataset = from_truth("cub", store, names, truth, int(train.sum()), positives=positives, seed=seed)
-    return with_count_notes(dataset, count_mismatches(dataset, PAPER), strict)
+    rows, folder = int(train.sum()), root / "images"
+    return official_dataset("cub", truth, rows, PAPER.mismatches, folder=folder, archive=ARCHIVE, **options)
 
 
 def _attribute_names(root: Path) -> Path:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Unpack
 
-from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions
-from spml.data.formats.user_data import SPLITS, from_known
+from spml.data.dataset import Dataset
+from spml.data.formats.user_data import SPLITS, UserOptions, from_images
 from spml.data.stores.decode import SUFFIXES, FilePath
-from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Labels
 
@@ -27,14 +26,7 @@ class _Image(NamedTuple):
     label: str
 
 
-def from_folder(
-    path: FilePath,
-    *,
-    size: int = PHOTO_SIZE,
-    validation_share: float = 0.2,
-    seed: int = 1200,
-    **options: Unpack[ImageOptions],
-) -> Dataset:
+def from_folder(path: FilePath, **options: Unpack[UserOptions]) -> Dataset:
     """Open a folder of images with a subfolder per class.
 
     Identical files in two class folders become one row with two positives. No image is decoded here.
@@ -43,10 +35,8 @@ def from_folder(
     ----------
     path : path
         A folder with `<class>/…/<image>`, or with `train/<class>/…` and optionally `val` and `test`.
-    size, **options
-        Of `ImageStore`.
-    validation_share, seed
-        Of the rows that become validation, if there is no folder `val`.
+    **options
+        See `UserOptions`.
 
     Returns
     -------
@@ -76,9 +66,9 @@ def from_folder(
         )
     if left_out:
         notes.append(f"{len(left_out)} hidden or other files were ignored (for example {left_out[0]!r}).")
-    store = ImageStore([os.path.join(root, name) for name in names], size, **options)
+    files = [os.path.join(root, name) for name in names]
     splits = [images[row].split for row in rows]
-    return from_known(root.resolve().name, store, labels, splits, notes, validation_share=validation_share, seed=seed)
+    return from_images(root.resolve().name, files, labels, notes, splits, **options)
 
 
 def _images(root: Path) -> tuple[list[str], list[str]]:

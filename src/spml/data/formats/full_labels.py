@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spml.data.dataset import PHOTO_SIZE, ColumnOptions
+from spml.data.dataset import PHOTO_SIZE, TABLES, ColumnOptions
 from spml.data.formats import columns
 from spml.data.formats.embedded_images import image_sources
 from spml.data.formats.label_cells import texts
@@ -46,7 +46,7 @@ def read_examples(data: FilePath | npt.NDArray[Any], labels: Path, chosen: Colum
     store: ImageStore | FeatureStore
     if place is not None and of_folder:
         store, names = _images(labels, table, roles.get("image"), place)
-    elif place is not None and place.suffix.lower() in columns.TABLES:
+    elif place is not None and place.suffix.lower() in TABLES:
         images, found, _ = columns.open_table(place, {"image": image})
         store, names = _images(place, images, found.get("image"), place.parent)
     else:

@@ -8,16 +8,8 @@ from typing import Literal, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, Truth, open_store, read_lines
-from spml.data.formats.official import (
-    PaperCounts,
-    count_mismatches,
-    from_truth,
-    need_distinct,
-    need_file,
-    need_images,
-    with_count_notes,
-)
+from spml.data.dataset import Dataset, Truth, read_lines
+from spml.data.formats.official import OfficialOptions, PaperCounts, need_distinct, need_file, official_dataset
 from spml.data.stores.decode import FilePath
 from spml.errors import InputError
 from spml.labels import Labels
@@ -34,12 +26,7 @@ def from_nuswide(
     split: Literal["merged", "official"] = "merged",
     train_images: int = MERGED_TRAIN,
     missing_images: Literal["error", "drop"] = "error",
-    positives: int | None = 1,
-    seed: int = 1200,
-    strict: bool = False,
-    features: FilePath | None = None,
-    size: int = PHOTO_SIZE,
-    **options: Unpack[ImageOptions],
+    **options: Unpack[OfficialOptions],
 ) -> Dataset:
     """Open NUS-WIDE. Images without a label are kept.
 
@@ -54,16 +41,8 @@ def from_nuswide(
         Of the merged split.
     missing_images : {"error", "drop"}
         "drop" leaves out rows whose image is missing, as after downloading the images again.
-    positives : int or None
-        Observed positives per training image; None keeps all.
-    seed : int
-        Of the split and of the single positives.
-    strict : bool
-        Whether counts that differ from the papers' are an error. By default they are notes.
-    features : path, optional
-        A feature matrix to use in place of the images.
-    size, **options
-        Of `ImageStore`.
+    **options
+        See `OfficialOptions`.
 
     Returns
     -------
@@ -88,7 +67,7 @@ def from_nuswide(
     matrix, train_rows = np.concatenate(blocks), len(blocks[0])
     rows = np.arange(len(names))
     folder = next((root / name for name in ("Flickr", "images", "Images") if (root / name).is_dir()), root / "Flickr")
-    if missing_images == "drop" and features is None:
+    if missing_images == "drop" and options.get("features") is None:
         rows = np.flatnonzero([(folder / name).is_file() for name in names])
         if not len(rows):
             raise InputError(f"{folder}: all of the {len(names)} listed images are missing.")
@@ -99,22 +78,21 @@ def from_nuswide(
             raise InputError(
                 f"train_images is {train_images}: it must be above 0 and below the number of images, {len(rows)}."
             )
-        order = np.random.RandomState(seed).permutation(len(rows))
+        order = np.random.RandomState(options.get("seed", 1200)).permutation(len(rows))
         rows = rows[np.concatenate([np.sort(order[:train_images]), np.sort(order[train_images:])])]
         train_rows = train_images
     names = [names[row] for row in rows]
-    files = need_images(folder, names, IMAGES) if features is None else [Path(name) for name in names]
     truth = Truth(Labels.from_matrix(matrix[rows], concepts, ids=names))
-    store = open_store(files, features, size, **options)
     name = "nuswide" if split == "merged" else "nuswide-official"
-    dataset = from_truth(name, store, names, truth, train_rows, positives=positives, seed=seed, notes=notes)
-    return with_count_notes(dataset, check_counts(dataset), strict)
+    return official_dataset(
+        name, truth, train_rows, check_counts, folder=folder, archive=IMAGES, notes=notes, **options
+    )
 
 
 def check_counts(dataset: Dataset) -> list[str]:
     """Describe every count that differs from the papers' or, for the official split, from the official lists."""
     if dataset.name == "nuswide":
-        return count_mismatches(dataset, PAPER)
+        return PAPER.mismatches(dataset)
     ours = (len(dataset.train) + len(dataset.validation), len(dataset.test))
     found = [("classes", len(dataset.classes), PAPER.classes)]
     found += zip(("training images", "test images"), ours, OFFICIAL_IMAGES, strict=True)

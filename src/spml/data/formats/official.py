@@ -3,30 +3,78 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from spml.data.dataset import Dataset, Truth
+from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, Truth
+from spml.data.stores.decode import FilePath
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Entries, Labels, simulate, split
 
 
+class OfficialOptions(ImageOptions, total=False):
+    """Options of all published data sets, besides those of `ImageStore`."""
+
+    positives: int | None
+    """Observed positives per training image, by default 1; None keeps all."""
+    seed: int
+    """Of the split and of the single positives, by default 1200."""
+    strict: bool
+    """Whether counts that differ from the papers' are an error. By default they are notes."""
+    features: FilePath | None
+    """A feature matrix to use in place of the images."""
+    size: int
+    """Side of the decoded images in pixels, by default 320."""
+
+
+def official_dataset(
+    name: str,
+    truth: Truth,
+    train_rows: int,
+    mismatches: Callable[[Dataset], list[str]],
+    *,
+    folder: Path,
+    archive: str,
+    notes: Iterable[str] = (),
+    positives: int | None = 1,
+    seed: int = 1200,
+    strict: bool = False,
+    features: FilePath | None = None,
+    size: int = PHOTO_SIZE,
+    **options: Unpack[ImageOptions],
+) -> Dataset:
+    """A published data set by Cole et al.'s protocol, see `from_truth`. The ids of the truth are paths in `folder`."""
+    ids = truth.open().ids
+    assert ids is not None
+    names: list[str] = ids.tolist()
+    store: ImageStore | FeatureStore
+    if features is None:
+        store = ImageStore(_need_images(folder, names, archive), size, **options)
+    else:
+        store = FeatureStore(features)
+        if len(store) != len(names):
+            raise InputError(f"{features}: it has {len(store)} rows, the data has {len(names)}.")
+    dataset = from_truth(name, store, truth, train_rows, positives=positives, seed=seed)
+    differences = mismatches(dataset)
+    if differences and strict:
+        raise InputError(f"{name}: the counts differ from the papers'. {'; '.join(differences)}.")
+    return replace(dataset, notes=(*notes, *differences))
+
+
 def from_truth(
     name: str,
     store: ImageStore | FeatureStore,
-    names: Iterable[str],
     truth: Truth,
     train_rows: int,
     *,
     positives: int | None = 1,
     seed: int = 1200,
-    notes: Iterable[str] = (),
 ) -> Dataset:
     """Apply Cole et al.'s protocol to fully labelled rows. The first `train_rows` are the official training set.
 
@@ -42,11 +90,9 @@ def from_truth(
         rows, columns, np.ones(len(rows)), num_rows=len(full), num_classes=full.num_classes, default=0
     )
     train, validation = split(train_rows, seed=seed)
-    row_names = np.array(list(names), dtype=np.str_)
-    labels = Labels.from_entries(entries, full.classes, ids=row_names, origin=drawn.origin)
-    return Dataset(
-        name, store, row_names, labels, truth, train, validation, np.arange(train_rows, len(full)), tuple(notes)
-    )
+    assert full.ids is not None
+    labels = Labels.from_entries(entries, full.classes, ids=full.ids, origin=drawn.origin)
+    return Dataset(name, store, full.ids, labels, truth, train, validation, np.arange(train_rows, len(full)))
 
 
 def need_file(path: Path, archive: str) -> Path:
@@ -56,7 +102,7 @@ def need_file(path: Path, archive: str) -> Path:
     return path
 
 
-def need_images(folder: Path, names: Sequence[str], archive: str) -> list[Path]:
+def _need_images(folder: Path, names: Sequence[str], archive: str) -> list[Path]:
     """The paths of images in a folder; raises if one is missing."""
     there = {directory: set(_listed(folder / directory)) for directory in {os.path.dirname(name) for name in names}}
     missing = [name for name in names if os.path.basename(name) not in there[os.path.dirname(name)]]
@@ -100,33 +146,25 @@ class PaperCounts:
     most: int
     where: str
 
-
-def count_mismatches(dataset: Dataset, paper: PaperCounts) -> list[str]:
-    """Describe every count that differs from the papers'. Positives are counted over train and validation rows."""
-    counts: list[tuple[str, Any, Any]] = [
-        ("classes", len(dataset.classes), paper.classes),
-        ("training images", len(dataset.train), paper.train),
-        ("validation images", len(dataset.validation), paper.validation),
-        ("test images", len(dataset.test), paper.test),
-    ]
-    if dataset.truth is not None:
-        rows = np.concatenate([dataset.train, dataset.validation])
-        per_row = dataset.truth.open().subset(rows).entries().per_row(1)
-        decimals = len(paper.positives.partition(".")[2])
-        counts += [
-            ("positives per training image", f"{per_row.mean():.{decimals}f}", paper.positives),
-            ("fewest positives of a training image", int(per_row.min()), paper.fewest),
-            ("most positives of a training image", int(per_row.max()), paper.most),
+    def mismatches(self, dataset: Dataset) -> list[str]:
+        """Describe every count that differs from the papers'. Positives are counted over train and validation rows."""
+        counts: list[tuple[str, Any, Any]] = [
+            ("classes", len(dataset.classes), self.classes),
+            ("training images", len(dataset.train), self.train),
+            ("validation images", len(dataset.validation), self.validation),
+            ("test images", len(dataset.test), self.test),
         ]
-    return [
-        f"{what}: {ours} here, {theirs} in the papers ({paper.where})"
-        for what, ours, theirs in counts
-        if ours != theirs
-    ]
-
-
-def with_count_notes(dataset: Dataset, mismatches: list[str], strict: bool) -> Dataset:
-    """Add mismatches to the notes; raise if `strict`."""
-    if mismatches and strict:
-        raise InputError(f"{dataset.name}: the counts differ from the papers'. {'; '.join(mismatches)}.")
-    return replace(dataset, notes=(*dataset.notes, *mismatches))
+        if dataset.truth is not None:
+            rows = np.concatenate([dataset.train, dataset.validation])
+            per_row = dataset.truth.open().subset(rows).entries().per_row(1)
+            decimals = len(self.positives.partition(".")[2])
+            counts += [
+                ("positives per training image", f"{per_row.mean():.{decimals}f}", self.positives),
+                ("fewest positives of a training image", int(per_row.min()), self.fewest),
+                ("most positives of a training image", int(per_row.max()), self.most),
+            ]
+        return [
+            f"{what}: {ours} here, {theirs} in the papers ({self.where})"
+            for what, ours, theirs in counts
+            if ours != theirs
+        ]

@@ -79,7 +79,7 @@ def scenes(train: int = 4000, test: int = 1000, size: int = 48, seed: int = 0) -
                 _paint(rng, pixels[rows], present[rows], stamps)
     names = [f"scene-{row:05d}" for row in range(train + test)]
     truth = Labels.from_matrix(present, CLASSES, ids=names, coding="full")
-    return from_truth("scenes", ImageStore.from_array(pixels), names, Truth(truth), train, seed=seed)
+    return from_truth("scenes", ImageStore.from_array(pixels), Truth(truth), train, seed=seed)
 
 
 def _stamps(rng: np.random.Generator, size: int) -> tuple[_Stamps, _Stamps]:

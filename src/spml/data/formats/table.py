@@ -10,7 +10,7 @@ from typing import Unpack
 import numpy as np
 import pyarrow as pa
 
-from spml.data.dataset import PHOTO_SIZE, Dataset, ImageOptions, read_lines
+from spml.data.dataset import PHOTO_SIZE, TABLES, Dataset, ImageOptions, read_lines
 from spml.data.formats import columns
 from spml.data.formats.embedded_images import image_sources
 from spml.data.formats.label_cells import texts
@@ -116,7 +116,7 @@ def from_table(
     parts += [f"the split from {split!r}"] if split else []
     notes.insert(0, f"columns of {file.name}: {', '.join(parts)}.")
     known = labels.table(file, names)
-    return from_known(file.stem, store, known, splits, notes, validation_share=validation_share, seed=seed)
+    return from_known(file.stem, store, known, notes, splits, validation_share=validation_share, seed=seed)
 
 
 def _features(
@@ -182,7 +182,7 @@ def from_features(
     notes = [f"labels from {source.name}, beside the features."] if labels is None else []
     if isinstance(classes, (str, os.PathLike)):
         classes = read_lines(Path(classes))
-    if source.suffix.lower() in columns.TABLES:
+    if source.suffix.lower() in TABLES:
         table, roles, _ = columns.open_table(source, {"label": label_column}, images=False)
         only = table.column_names[0] if table.num_columns == 1 else None
         label_cells = LabelCells(label_column, class_columns, zeros, separator)
@@ -201,15 +201,14 @@ def from_features(
     if len(known) != len(store):
         beside = "" if labels is not None else "; it was found beside the features, give another file as labels"
         raise InputError(f"{source}: it labels {len(known)} rows, {file} has {len(store)}{beside}.")
-    splits = ["train"] * len(known)
-    return from_known(file.stem, store, known, splits, notes, validation_share=validation_share, seed=seed)
+    return from_known(file.stem, store, known, notes, validation_share=validation_share, seed=seed)
 
 
 def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file.")
     if path.suffix.lower() != ".npy":
-        raise InputError(f"{path}: labels must be a .npy file or a table ({', '.join(columns.TABLES)}).")
+        raise InputError(f"{path}: labels must be a .npy file or a table ({', '.join(TABLES)}).")
     try:
         values = np.load(path, allow_pickle=False)
         largest = int(values.max(initial=0)) if values.dtype.kind in "iu" else -1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Unpack
 
 import numpy as np
 
-from spml.data.dataset import PARTS, Dataset, Int64
+from spml.data.dataset import PARTS, PHOTO_SIZE, Dataset, ImageOptions, Int64
 from spml.data.stores.features import FeatureStore
+from spml.data.stores.image_sources import Source
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Labels, split
@@ -22,22 +24,53 @@ SPLITS = {
 """Usual names of the parts of a split (lower case)."""
 
 
+ANNOTATED = "annotated classes are positive; all others are unknown."
+
+
+class UserOptions(ImageOptions, total=False):
+    """Options of all formats for your own images, besides those of `ImageStore`."""
+
+    size: int
+    """Side of the decoded images in pixels, by default 320."""
+    validation_share: float
+    """Share of the labelled rows that become validation if the data has no split, by default 0.2."""
+    seed: int
+    """Of that choice, by default 1200."""
+
+
+def from_images(
+    name: str,
+    images: Iterable[Source],
+    labels: Labels,
+    notes: Iterable[str],
+    splits: Sequence[str] | None = None,
+    *,
+    size: int = PHOTO_SIZE,
+    validation_share: float = 0.2,
+    seed: int = 1200,
+    **options: Unpack[ImageOptions],
+) -> Dataset:
+    """A data set of images, see `from_known`."""
+    store = ImageStore(images, size, **options)
+    return from_known(name, store, labels, notes, splits, validation_share=validation_share, seed=seed)
+
+
 def from_known(
     name: str,
     store: ImageStore | FeatureStore,
     labels: Labels,
-    splits: Sequence[str],
     notes: Iterable[str],
+    splits: Sequence[str] | None = None,
     *,
     validation_share: float,
     seed: int,
 ) -> Dataset:
-    """A data set of labels with ids and a split (train, validation or test) per row.
+    """A data set of labels with ids and a split per row: train, validation or test; by default train.
 
     If no row is for validation, `carve` chooses some of the training rows.
     """
     assert labels.ids is not None
-    train, validation, test = (np.flatnonzero(np.array(splits) == part) for part in PARTS)
+    train, validation, test = (np.flatnonzero(np.array(splits or ["train"] * len(labels)) == part) for part in PARTS)
     if not len(train):
         raise InputError(f"{name}: there is no training row.")
     if not len(validation):

@@ -10,19 +10,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from spml.data.dataset import PHOTO_SIZE, Dataset, Float32, ImageOptions, Truth, open_store, read_lines
-from spml.data.formats.official import (
-    PaperCounts,
-    count_mismatches,
-    from_truth,
-    need_distinct,
-    need_file,
-    need_images,
-    with_count_notes,
-)
-from spml.data.formats.user_data import from_known
+from spml.data.dataset import Dataset, Float32, Truth, read_lines
+from spml.data.formats.official import OfficialOptions, PaperCounts, need_distinct, need_file, official_dataset
+from spml.data.formats.user_data import ANNOTATED, UserOptions, from_images
 from spml.data.stores.decode import SUFFIXES, FilePath
-from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Labels
 
@@ -41,16 +32,7 @@ class _Scene(NamedTuple):
     file: str
 
 
-def from_voc(
-    path: FilePath,
-    *,
-    positives: int | None = 1,
-    seed: int = 1200,
-    strict: bool = False,
-    features: FilePath | None = None,
-    size: int = PHOTO_SIZE,
-    **options: Unpack[ImageOptions],
-) -> Dataset:
+def from_voc(path: FilePath, **options: Unpack[OfficialOptions]) -> Dataset:
     """Open PASCAL VOC 2012: train.txt, split as by Cole et al. (2021), and val.txt as the test set.
 
     Objects marked difficult do not count. Images without other objects are left out.
@@ -59,16 +41,8 @@ def from_voc(
     ----------
     path : path
         The folder VOC2012, VOCdevkit or its parent.
-    positives : int or None
-        Observed positives per training image; None keeps all.
-    seed : int
-        Of the split and of the single positives.
-    strict : bool
-        Whether counts that differ from the papers' are an error. By default they are notes.
-    features : path, optional
-        A feature matrix to use in place of the images.
-    size, **options
-        Of `ImageStore`.
+    **options
+        See `OfficialOptions`.
 
     Returns
     -------
@@ -96,32 +70,21 @@ def from_voc(
                 "your own annotations with kind voc-annotations."
             )
     names = [f"{image}.jpg" for image in ids]
-    files = need_images(root / "JPEGImages", names, ARCHIVE) if features is None else [Path(name) for name in names]
-    store = open_store(files, features, size, **options)
     largest = _largest_share(shares, CLASSES)
     truth = Truth(Labels.from_matrix((largest > 0).astype(np.int8), CLASSES, ids=names, coding="full"), largest)
-    dataset = from_truth("voc12", store, names, truth, parts[0], positives=positives, seed=seed)
-    return with_count_notes(dataset, count_mismatches(dataset, PAPER), strict)
+    folder = root / "JPEGImages"
+    return official_dataset("voc12", truth, parts[0], PAPER.mismatches, folder=folder, archive=ARCHIVE, **options)
 
 
-def from_voc_annotations(
-    path: FilePath,
-    *,
-    size: int = PHOTO_SIZE,
-    validation_share: float = 0.2,
-    seed: int = 1200,
-    **options: Unpack[ImageOptions],
-) -> Dataset:
+def from_voc_annotations(path: FilePath, **options: Unpack[UserOptions]) -> Dataset:
     """Open your own images with VOC annotations: annotated classes are positive, all others unknown.
 
     Parameters
     ----------
     path : path
         A folder with `Annotations/*.xml` and the images in `JPEGImages` or `images`.
-    size, **options
-        Of `ImageStore`.
-    validation_share, seed
-        Of the rows that become validation.
+    **options
+        See `UserOptions`.
 
     Returns
     -------
@@ -151,10 +114,7 @@ def from_voc_annotations(
         raise InputError(f"{root / 'Annotations'}: no annotation contains an object.")
     files = list(of)
     labels = Labels.from_lists(lists, ids=[file.relative_to(root).as_posix() for file in files])
-    store = ImageStore(files, size, **options)
-    splits = ["train"] * len(files)
-    notes = ["annotated classes are positive; all others are unknown."]
-    return from_known(root.resolve().name, store, labels, splits, notes, validation_share=validation_share, seed=seed)
+    return from_images(root.resolve().name, files, labels, [ANNOTATED], **options)
 
 
 def voc_root(path: Path) -> Path | None:
