@@ -11,16 +11,10 @@ from hypothesis.extra import numpy as nps
 from scipy.optimize import approx_fprime
 from scipy.special import expit, logit
 
-from spml.calibration import _WEIGHTS, _Fit, _others_absent
+from spml.calibration import _WEIGHTS, Calibration, _Fit, _others_absent, calibrate, expected_f1_thresholds
 from spml.errors import InputError
 from spml.labels import KEstimate
 from spml.metrics import f1
-from spml.recover import (
-    Calibration,
-    calibrate,
-    estimate_frequencies,
-    expected_f1_thresholds,
-)
 from support.recovery import CLASSES, World
 
 
@@ -117,7 +111,7 @@ def test_the_fit_is_finite_without_confident_labels() -> None:
 @pytest.mark.parametrize("level", [-4.0, -1.0])
 def test_k_and_frequencies_are_estimated_from_single_positives(level: float) -> None:
     world = World(4000, level=level)
-    found = estimate_frequencies(world.probabilities, world.single)
+    found = calibrate(world.probabilities, world.known)
     true_k = world.truth.sum(axis=1).mean()
     assert found.k.k == pytest.approx(true_k, rel=0.06)
     assert found.k.low < true_k < found.k.high
@@ -171,7 +165,7 @@ def test_data_with_one_label_per_row_has_k_of_one() -> None:
     rng = np.random.default_rng(0)
     single = rng.integers(0, 5, 1500)
     logits = rng.normal(0, 1, (1500, 5)) + 3 * np.eye(5)[single]  # often unsure which of two it is
-    assert estimate_frequencies(expit(logits), single).k.k < 1.15
+    assert calibrate(expit(logits), np.eye(5, dtype=np.int8)[single]).k.k < 1.15
 
 
 def test_a_given_k_is_kept(world: World) -> None:
@@ -232,9 +226,7 @@ def test_hard_cases_stay_finite() -> None:
         (lambda: calibrate(np.full((2, 3), 0.5), np.ones((2, 2), np.int8)), "rows × 2 classes"),
         (lambda: calibrate(np.full((2, 3), 0.5), np.ones((1, 3), np.int8)), r"known has the shape \(1, 3\)"),
         (lambda: calibrate(np.full((2, 3), 0.5), np.zeros((2, 3), np.int8)), "none of the 2 rows"),
-        (lambda: calibrate(np.full((2, 3), 0.5), np.ones((2, 3), np.int8), k=4), "k is 4: .* at most 3"),
-        (lambda: estimate_frequencies(np.full((2, 3), 0.5), [0, 3]), "classes are 0 to 2"),
-        (lambda: estimate_frequencies(np.full((2, 3), 0.5), [0.0, 1.0]), "one class index"),
+        (lambda: calibrate(np.full((2, 3), 0.5), np.ones((2, 3), np.int8), k=4), "k must be above 0 and at most 3"),
         (lambda: as_they_are(3).confidences(np.full((2, 4), 0.5)), "rows × 3 classes"),
         (lambda: expected_f1_thresholds(np.zeros((0, 3))), "at least one row"),
     ],

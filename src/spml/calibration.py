@@ -16,7 +16,7 @@ a·g + b ~ N(0, 1); log a ~ N(0, 2²).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,13 +45,6 @@ _POINTS, _POINT_WEIGHTS = np.polynomial.legendre.leggauss(16)
 _U = (_POINTS + 1) / 2
 _ONE_MINUS_T = _U**2
 _WEIGHTS = _U * _POINT_WEIGHTS
-
-
-class Frequencies(NamedTuple):
-    """Fraction of rows with each label (L,), and k, the average number of labels per row."""
-
-    frequencies: Float64
-    k: KEstimate
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +158,7 @@ def calibrate(
         raise InputError(f"known has the shape {known.shape}, probabilities {table.shape}: they must be the same")
     rows, classes = table.shape
     if k is not None and not 0 < k <= classes:
-        raise InputError(f"k is {k}: it must be above 0 and at most {classes}, the number of classes")
+        raise InputError(f"k must be above 0 and at most {classes}, the number of classes, not {k}")
     positives = (known > 0).sum(axis=1)
     full = (known != 0).all(axis=1)
     use = np.flatnonzero(full | (positives == 1))
@@ -198,44 +191,6 @@ def calibrate(
         full_rows=int(full[use].sum()),
         log_likelihood=fit.log_likelihood(best.x),
     )
-
-
-def estimate_frequencies(probabilities: npt.NDArray[Any], observed_single: npt.ArrayLike) -> Frequencies:
-    """Estimate class frequencies and k from held-out rows with one observed label.
-
-    Parameters
-    ----------
-    probabilities : array of shape (N, L)
-        Predictions of the network.
-    observed_single : array of shape (N,)
-        Class index of each row's observed label, −1 for none.
-
-    Returns
-    -------
-    Frequencies
-
-    Raises
-    ------
-    InputError
-        If shapes or values are invalid.
-
-    Examples
-    --------
-    >>> estimate_frequencies(np.array([[0.9, 0.2], [0.1, 0.9]]), [0, 1]).frequencies.shape
-    (2,)
-    """
-    table = _checked(probabilities, -1)
-    single = np.asarray(observed_single)
-    if single.shape != table.shape[:1] or single.dtype.kind not in "iu":
-        raise InputError(f"observed_single must be one class index for each of the {len(table)} rows, −1 for none")
-    if single.size and not (single.min() >= -1 and single.max() < table.shape[1]):
-        values = f"{single.min()} to {single.max()}"
-        raise InputError(f"observed_single has values from {values}, but classes are 0 to {len(table[0]) - 1}")
-    known = np.zeros(table.shape, np.int8)
-    has = np.flatnonzero(single >= 0)
-    known[has, single[has]] = 1
-    fitted = calibrate(table, known)
-    return Frequencies(fitted.frequencies, fitted.k)
 
 
 def expected_f1_thresholds(confidences: npt.NDArray[Any], *, together: bool = False) -> Float64:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from spml.losses import annotator_choice
-from spml.losses.annotator import log_probability_observed
+from spml.losses.annotator import annotator_choice, log_probability_observed
 from support import loss_oracles as oracle
 
 

@@ -11,18 +11,38 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from spml.errors import InputError
-from spml.losses import (
-    assume_negative,
+from spml.losses import assume_negative
+from spml.losses.asymmetric import (
     asymmetric,
     focal,
     leveraged_asymmetric,
     leveraged_asymmetric_with_disambiguation,
-    self_paced_correction,
-    weak_assume_negative,
+    negative_leverage_of,
+    view_consistency,
 )
-from spml.losses.asymmetric import negative_leverage_of, risk_consistent_full_loss, view_consistency
+from spml.losses.cole import weak_assume_negative
+from spml.losses.robust import self_paced_correction
+from spml.losses.terms import signed_focal_term
 from support import loss_oracles as oracle
 from support.loss_cases import TABLES, LabelledLogits
+
+
+def risk_consistent_full_loss(
+    logits: Tensor,
+    truth: Tensor,
+    *,
+    positive_leverage: float,
+    negative_leverage: float,
+    positive_focusing: float = 0.0,
+    negative_focusing: float = 4.0,
+) -> Tensor:
+    """Theorem 5.3, Eq. 11: the fully labelled loss that LASD is consistent with, summed over classes per row."""
+    present = truth > 0
+    share = 1.0 / present.sum(-1).clamp(min=1).to(logits.dtype)
+    entries = signed_focal_term(logits, present, positive_focusing, negative_focusing)
+    positives, negatives = (torch.where(mask, entries, 0.0).sum(-1) for mask in (present, ~present))
+    return (share + positive_leverage * (1.0 - share)) * positives + negative_leverage * negatives
+
 
 every_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 

@@ -6,20 +6,19 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from spml.losses import (
-    LOSSES,
-    assume_negative,
-    entropy_maximisation,
+from spml.losses import LOSSES, assume_negative
+from spml.losses.cole import (
     expected_positive,
+    expected_positive_regulariser,
+    expected_positives,
     ignore_unobserved,
-    negative_smoothed,
     pairwise_ranking,
     smoothed_assume_negative,
     smoothed_bce,
     weak_assume_negative,
 )
-from spml.losses.cole import expected_positive_regulariser, expected_positives
 from spml.losses.terms import positive_term
+from spml.losses.zhou import entropy_maximisation, negative_smoothed
 from support import loss_oracles as oracle
 from support.loss_cases import TABLES, LabelledLogits
 

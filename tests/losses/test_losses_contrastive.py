@@ -12,8 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-from spml.losses import assume_negative, label_aware_consistency, loss, pseudo_label_consistency
-from spml.losses.contrastive import confident_entries
+from spml.losses import assume_negative, loss
+from spml.losses.contrastive import confident_entries, label_aware_consistency, pseudo_label_consistency
 from support import loss_oracles as oracle
 
 # PLC

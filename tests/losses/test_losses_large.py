@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from spml.losses import assume_negative, large_loss_rejection, large_loss_temporary_correction
-from spml.losses.large import large_loss_count, largest_unknown
+from spml.losses import assume_negative
+from spml.losses.large import large_loss_count, large_loss_rejection, large_loss_temporary_correction, largest_unknown
 from spml.losses.terms import negative_term, positive_term
 from support.loss_cases import TABLES, LabelledLogits
 

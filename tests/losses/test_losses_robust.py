@@ -5,15 +5,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from spml.losses import (
-    RobustSchedule,
-    assume_negative,
-    focal,
-    generalised_robust,
-    hill,
-    ignore_unobserved,
-    self_paced_correction,
-)
+from spml.losses import RobustSchedule, assume_negative
+from spml.losses.asymmetric import focal
+from spml.losses.cole import ignore_unobserved
+from spml.losses.robust import generalised_robust, hill, self_paced_correction
 from spml.losses.terms import negative_term, positive_term
 from support import loss_oracles as oracle
 from support.loss_cases import TABLES, LabelledLogits

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from spml.losses.terms import entropy, focal_negative_term, negative_term, positive_term, signed_term, soft_term
+from spml.losses.terms import entropy, negative_term, positive_term, signed_focal_term, signed_term, soft_term
 
 POSITIVE = torch.tensor([True, False]).repeat(2001)
 TERMS = {
@@ -12,8 +12,8 @@ TERMS = {
     "signed": lambda g: signed_term(g, POSITIVE),
     "soft": lambda g: soft_term(g, 0.3),
     "entropy": entropy,
-    "focal": lambda g: focal_negative_term(g, 2.0),
-    "shifted focal": lambda g: focal_negative_term(g, 4.0, shift=0.05),
+    "focal": lambda g: signed_focal_term(g, POSITIVE, 1.0, 2.0),
+    "shifted focal": lambda g: signed_focal_term(g, ~POSITIVE, 0.0, 4.0, shift=0.05),
 }
 
 

@@ -7,17 +7,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from spml.losses import (
+from spml.losses.cole import weak_assume_negative
+from spml.losses.terms import entropy
+from spml.losses.zhou import (
     down_weighted,
-    entropy,
     entropy_maximisation,
     entropy_maximisation_with_soft_labels,
     entropy_minimisation,
     l1_regularised,
+    l1_regulariser,
     l2_regularised,
-    weak_assume_negative,
+    l2_regulariser,
 )
-from spml.losses.zhou import l1_regulariser, l2_regulariser
 from support import loss_oracles as oracle
 from support.loss_cases import TABLES, LabelledLogits
 

@@ -9,7 +9,8 @@ import spml.methods.base
 import spml.methods.registry
 from spml.errors import InputError
 from spml.labels import Labels
-from spml.losses import RobustSchedule, generalised_robust
+from spml.losses import RobustSchedule
+from spml.losses.robust import generalised_robust
 from spml.methods import METHODS, Batch, Clock, Method, Needs, Problem, method
 from spml.models import Outputs
 

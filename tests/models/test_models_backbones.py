@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spml.errors import InputError
-from spml.models import SmallNet, build_classifier
-from spml.models.backbones import TimmFeatures, weights_digest
+from spml.models import build_classifier
+from spml.models.backbones import SmallNet, TimmFeatures, weights_digest
 from support.classifiers import pictures, small
 from support.shared_data import shared_data
 

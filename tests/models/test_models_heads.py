@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from spml.models import LabelWiseHead, SmallNet
-from spml.models.heads import sine_positions
+from spml.models.backbones import SmallNet
+from spml.models.heads import LabelWiseHead, sine_positions
 from support.classifiers import HEADS, pictures, small
 
 

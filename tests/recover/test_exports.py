@@ -11,13 +11,8 @@ import numpy as np
 import pytest
 
 from spml.errors import InputError
-from spml.recover import (
-    FORMATS,
-    Recovered,
-    export,
-    label_studio_config,
-    recover,
-)
+from spml.recover import Recovered, export, label_studio_config, recover
+from spml.recover.exports import FORMATS
 from spml.runs.files import atomic_path
 from support.recovery import CLASSES, World
 

@@ -27,15 +27,15 @@ from spml.labels import Labels
 from spml.methods import Clock, Problem, method
 from spml.models import build_classifier
 from spml.recover import recover
-from spml.report import Series, StudyChart, line_chart, loss_landscape, write_report
+from spml.report import loss_landscape, write_report
 from spml.report.axes import Axis, log_ticks, round_ticks
 from spml.report.comparison import groups
-from spml.report.figures import Bar, Spread, bars, heat_map, spreads
+from spml.report.figures import Bar, Series, Spread, bars, heat_map, line_chart, spreads
 from spml.report.galleries import evidence, extremes, highlight, kind_of
 from spml.report.landscape import Landscape, _direction, own_loss
 from spml.report.markup import Html, hundred, join, percent, tag, with_code
 from spml.report.sections import precision_down_the_list
-from spml.report.studies import study_figure
+from spml.report.studies import StudyChart, study_figure
 from spml.report.tables import RunTables, confidence_and_presence, trained_on_more_labels
 from spml.report.theme import PALETTE, script
 from spml.runs.files import write_tensors
@@ -385,7 +385,7 @@ def test_spreads_share_one_scale():
 
 
 def test_heat_map_opacity_grows_with_the_value():
-    text = heat_map(np.array([[0.0, 1.0], [0.5, math.nan]]), title="t", x=Axis(0, 2), y=Axis(0, 2), low=0, high=1)
+    text = heat_map(np.array([[0.0, 1.0], [0.5, math.nan]]), title="t", x=Axis(0, 2), y=Axis(0, 2), high=1)
     cells = Parsed(text).of("rect")
     assert sorted(float(cell["fill-opacity"]) for cell in cells) == [0.5, 1.0]
     bottom_right = next(cell for cell in cells if cell["fill-opacity"] == "1")

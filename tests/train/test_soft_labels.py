@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from spml.data import ImageStore
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
-from spml.losses import annotator_choice, entropy
-from spml.methods import ENOUGH_STEPS, Batch, Clock, Problem, method
-from spml.methods.base import Model
+from spml.losses.annotator import annotator_choice
+from spml.losses.terms import entropy
+from spml.methods import Batch, Clock, Problem, method
+from spml.methods.base import ENOUGH_STEPS, Model
 from spml.models import Outputs, build_classifier
 from spml.train import soft_labels as module
 from spml.train.examples import Examples

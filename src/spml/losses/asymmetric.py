@@ -9,14 +9,7 @@ from torch import Tensor
 
 from spml.errors import InputError
 from spml.losses.names import named
-from spml.losses.terms import (
-    constant,
-    focal_negative_term,
-    focal_positive_term,
-    in_full_precision,
-    logit,
-    signed_focal_term,
-)
+from spml.losses.terms import constant, in_full_precision, logit, signed_focal_term
 
 
 @named("focal")
@@ -166,29 +159,6 @@ def leveraged_asymmetric_with_disambiguation(
     entries = signed_focal_term(logits, (labels > 0) | pseudo_positive, positive_focusing, negative_focusing)
     pseudo = torch.where(pseudo_positive, constant(positive_leverage, logits), constant(negative_leverage, logits))
     return torch.where(unknown, pseudo, constant(1.0, logits)) * entries
-
-
-def risk_consistent_full_loss(
-    logits: Tensor,
-    truth: Tensor,
-    *,
-    positive_leverage: float,
-    negative_leverage: float,
-    positive_focusing: float = 0.0,
-    negative_focusing: float = 4.0,
-) -> Tensor:
-    """Theorem 5.3, Eq. 11: the fully labelled loss that LASD is consistent with, summed over classes per row.
-
-    It equals the mean of LASD over all positives that could have been observed, if every pseudo-label is right. `truth`
-    is 1 where a label is present.
-    """
-    logits = in_full_precision(logits)
-    present = truth > 0
-    share = 1.0 / present.sum(-1).clamp(min=1).to(logits.dtype)
-    zero = logits.new_zeros(())
-    positives = torch.where(present, focal_positive_term(logits, positive_focusing), zero).sum(-1)
-    negatives = torch.where(present, zero, focal_negative_term(logits, negative_focusing)).sum(-1)
-    return (share + positive_leverage * (1.0 - share)) * positives + negative_leverage * negatives
 
 
 def view_consistency(*views: Tensor) -> Tensor:

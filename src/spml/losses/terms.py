@@ -142,18 +142,6 @@ def signed_focal_term(
     return _signed_focal(logits, positive, float(for_positive), float(for_negative), float(shift), detach_weight)
 
 
-def focal_positive_term(logits: Tensor, focusing: float, detach_weight: bool = False) -> Tensor:
-    """-(1 - p)^γ log p."""
-    every = torch.ones((), dtype=torch.bool, device=logits.device)
-    return signed_focal_term(logits, every, focusing, 0.0, detach_weight=detach_weight)
-
-
-def focal_negative_term(logits: Tensor, focusing: float, shift: float = 0.0, detach_weight: bool = False) -> Tensor:
-    """-p_m^γ log(1 - p_m) with p_m = max(p - m, 0); without a shift m, -p^γ log(1 - p)."""
-    none = torch.zeros((), dtype=torch.bool, device=logits.device)
-    return signed_focal_term(logits, none, 0.0, focusing, shift=shift, detach_weight=detach_weight)
-
-
 def constant(value: float, like: Tensor) -> Tensor:
     """Create a scalar with the type and device of a tensor, without synchronising with the device."""
     return torch.full((), value, dtype=like.dtype, device=like.device)

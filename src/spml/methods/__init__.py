@@ -6,45 +6,10 @@
 import importlib
 import pkgutil
 
-from spml.methods.base import (
-    ENOUGH_STEPS,
-    Batch,
-    Clock,
-    EnsembleMember,
-    Geometry,
-    Method,
-    ModelOutputs,
-    Needs,
-    Problem,
-)
-from spml.methods.registry import (
-    METHODS,
-    broken_plugins,
-    import_plugins,
-    imported_plugins,
-    loss_method,
-    method,
-    register,
-)
+from spml.methods.base import Batch, Clock, Geometry, Method, Needs, Problem
+from spml.methods.registry import METHODS, loss_method, method, register
 
 for _file in pkgutil.iter_modules(__path__):  # each file registers its methods
     importlib.import_module(f"{__name__}.{_file.name}")
 
-__all__ = [
-    "ENOUGH_STEPS",
-    "METHODS",
-    "Batch",
-    "Clock",
-    "EnsembleMember",
-    "Geometry",
-    "Method",
-    "ModelOutputs",
-    "Needs",
-    "Problem",
-    "broken_plugins",
-    "import_plugins",
-    "imported_plugins",
-    "loss_method",
-    "method",
-    "register",
-]
+__all__ = ["METHODS", "Batch", "Clock", "Geometry", "Method", "Needs", "Problem", "loss_method", "method", "register"]

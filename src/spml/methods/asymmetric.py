@@ -1,6 +1,6 @@
 """Focal loss (Lin et al. 2017) and ASL (Ridnik et al. 2021), unknown labels assumed negative."""
 
-from spml.losses import asymmetric, focal
+from spml.losses.asymmetric import asymmetric, focal
 from spml.methods.base import MEAN_OF_ENTRIES, MEAN_OF_ROWS, mean_row
 from spml.methods.registry import loss_method
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from spml.errors import InputError
-from spml.losses import annotator_choice, entropy
-from spml.losses.terms import in_full_precision, soft_term
+from spml.losses.annotator import annotator_choice
+from spml.losses.terms import entropy, in_full_precision, soft_term
 from spml.methods.base import (
     ENOUGH_STEPS,
     MEAN_OF_ROWS,

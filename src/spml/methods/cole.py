@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from spml.labels.entries import row_blocks
-from spml.losses import (
-    assume_negative,
+from spml.losses import assume_negative, logit
+from spml.losses.cole import (
     expected_positive,
     ignore_unobserved,
-    logit,
     pairwise_ranking,
     smoothed_assume_negative,
     smoothed_bce,

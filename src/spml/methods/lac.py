@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from spml.errors import InputError
-from spml.losses import assume_negative, label_aware_consistency, pseudo_label_consistency
-from spml.losses.contrastive import confident_entries
+from spml.losses import assume_negative
+from spml.losses.contrastive import confident_entries, label_aware_consistency, pseudo_label_consistency
 from spml.methods.base import Batch, Clock, Method, Model, Needs, Problem, mean_row
 from spml.methods.registry import register
 

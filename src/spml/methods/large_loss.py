@@ -1,15 +1,14 @@
 """Kim et al. 2022, large loss: assumed negatives with a large loss are suspected to be missed positives."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from spml.losses import assume_negative, large_loss_rejection, large_loss_temporary_correction
-from spml.losses.large import large_loss_count, largest_unknown
+from spml.losses import assume_negative
+from spml.losses.large import large_loss_count, large_loss_rejection, large_loss_temporary_correction, largest_unknown
 from spml.losses.terms import in_full_precision, positive_term
-from spml.methods.base import Clock, Method, Needs, Problem, mean_entry
+from spml.methods.base import Clock, Method, Problem, mean_entry
 from spml.methods.memory import RowMemory
 from spml.methods.registry import loss_method, register
 
@@ -31,7 +30,6 @@ class PermanentCorrection(Method):
     name = "ll-cp"
     paper = PAPER
     summary = "AN with the largest losses of each batch turned into positives permanently."
-    needs: ClassVar[Needs] = Needs()
 
     @dataclass(frozen=True)
     class Settings:

@@ -5,8 +5,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from spml.losses import leveraged_asymmetric, leveraged_asymmetric_with_disambiguation
-from spml.losses.asymmetric import negative_leverage_of, view_consistency
+from spml.losses.asymmetric import (
+    leveraged_asymmetric,
+    leveraged_asymmetric_with_disambiguation,
+    negative_leverage_of,
+    view_consistency,
+)
 from spml.methods.base import MEAN_OF_ROWS, Batch, Clock, Method, Model, Needs, Problem, mean_row
 from spml.methods.registry import loss_method, register
 

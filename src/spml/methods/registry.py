@@ -75,18 +75,6 @@ _broken: dict[str, str] = {}
 _imported: list[str] = []
 
 
-def broken_plugins() -> Mapping[str, str]:
-    """Installed plug-in packages that could not be loaded.
-
-    Returns
-    -------
-    Mapping[str, str]
-        One sentence per package: what failed and what to do.
-    """
-    METHODS.load_plugins()
-    return MappingProxyType(_broken)
-
-
 def import_plugins(names: Sequence[str]) -> None:
     """Import modules or files that register methods.
 

@@ -1,6 +1,7 @@
 """Beyond the four papers: SPLC and Hill (Zhang et al. 2021), GR (Chen et al. 2024), BoostLU (Kim et al. 2023)."""
 
-from spml.losses import generalised_robust, hill, large_loss_rejection, self_paced_correction
+from spml.losses.large import large_loss_rejection
+from spml.losses.robust import generalised_robust, hill, self_paced_correction
 from spml.methods.base import MEAN_OF_ENTRIES, MEAN_OF_ROWS, Needs, mean_row
 from spml.methods.registry import loss_method
 

@@ -40,7 +40,6 @@ class ExpectedNegative(Method):
     name = "en"
     paper = PAPER
     summary = "Unknown labels count as negative only while their average prediction is low."
-    needs: ClassVar[Needs] = Needs()
     Settings = EnSettings  # type: ignore[assignment]
     settings: EnSettings
     class_average: Tensor

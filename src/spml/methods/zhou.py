@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spml.losses import (
-    assume_negative,
+from spml.losses import assume_negative
+from spml.losses.zhou import (
     down_weighted,
     entropy_maximisation,
     entropy_maximisation_with_soft_labels,
@@ -93,19 +93,15 @@ class AsymmetricPseudoLabels(Method):
         order = scores.argsort(dim=-2, stable=True)
         place = torch.arange(scores.shape[-2], device=scores.device)[:, None]
         chosen = torch.zeros_like(open_entries).scatter(-2, order, (place < count).expand_as(order)) & open_entries
-        soft_labels = (
-            (torch.zeros_like(probabilities) if lowest else torch.ones_like(probabilities))
-            if self.settings.hard
-            else probabilities
-        )
-        self.memory.values.copy_(torch.where(chosen, soft_labels, self.memory.values))
+        if self.settings.hard:
+            probabilities = torch.full_like(probabilities, 0.0 if lowest else 1.0)
+        self.memory.values.copy_(torch.where(chosen, probabilities, self.memory.values))
 
 
 class _Regularised(Method):
     """AN with a term on all parameters of the classifier."""
 
     paper = PAPER
-    needs: ClassVar[Needs] = Needs()
     magnitude: ClassVar[Callable[[Tensor], Tensor]]
 
     @dataclass(frozen=True)

@@ -8,20 +8,7 @@ Examples
 {'dropout': 0.0, 'boost': 1.0, 'peak': 0.0}
 """
 
-from spml.models.backbones import SmallNet
 from spml.models.classifier import Classifier, LogitsOnly, build_classifier, classifier_from_description
-from spml.models.heads import AttentionHead, CamHead, Head, LabelWiseHead, LinearHead, Outputs
+from spml.models.heads import Head, Outputs
 
-__all__ = [
-    "AttentionHead",
-    "CamHead",
-    "Classifier",
-    "Head",
-    "LabelWiseHead",
-    "LinearHead",
-    "LogitsOnly",
-    "Outputs",
-    "SmallNet",
-    "build_classifier",
-    "classifier_from_description",
-]
+__all__ = ["Classifier", "Head", "LogitsOnly", "Outputs", "build_classifier", "classifier_from_description"]

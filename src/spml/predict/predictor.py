@@ -15,13 +15,13 @@ import pyarrow as pa
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from spml.calibration import Calibration
 from spml.data.stores.decode import Policy
 from spml.errors import InputError
 from spml.models import Classifier
 from spml.models.feature_classifier import FeatureClassifier
 from spml.predict.inputs import InputBlock, InputSpec, open_files
 from spml.predict.writers import FORMATS, open_writer
-from spml.recover import Calibration
 from spml.recover import recover as recover_labels
 from spml.runs.files import read_json, read_record
 from spml.runs.folder import PREDICTIONS, best_network, check_output_path, open_run

@@ -132,36 +132,6 @@ class Recovered:
         )
 
 
-@dataclass(frozen=True)
-class RecoveryScores:
-    """Quality of recovered labels, over the entries whose truth is known."""
-
-    missing: int
-    """Number of labels that are present but were not known."""
-    recovered: int
-    """Number of recovered labels."""
-    right: int
-    """Number of recovered labels that are present."""
-    f1_micro: float
-    """F1 of all labels, known ones included, with the counts of all classes pooled."""
-    f1_macro: float
-    """The same, averaged over the classes that occur or were recovered."""
-
-    @property
-    def precision(self) -> float:
-        return self.right / self.recovered if self.recovered else float("nan")
-
-    @property
-    def recall(self) -> float:
-        return self.right / self.missing if self.missing else float("nan")
-
-    @property
-    def f1(self) -> float:
-        """F1 of the missing labels alone."""
-        total = self.recovered + self.missing
-        return 2 * self.right / total if total else float("nan")
-
-
 def recover(
     run: RunFolder,
     *,
@@ -197,7 +167,7 @@ def recover(
     InputError
         If an argument is invalid, or there are no predictions or no labels to calibrate on.
     """
-    _check_arguments(run, rows, k, threshold)
+    _check_arguments(rows, threshold)
     known = run.labels.dense()
     extra = np.zeros(0, np.int64) if labelled is None else _add_labelled(run, known, *labelled)
     predicted = ~_rows_with(np.isnan, run.probabilities)
@@ -226,13 +196,11 @@ def recover(
     )
 
 
-def _check_arguments(run: RunFolder, rows: str, k: float | None, threshold: float | str) -> None:
+def _check_arguments(rows: str, threshold: float | str) -> None:
     if rows not in ("train", "all"):
         raise InputError(f"rows is {rows!r}: it must be 'train' or 'all'")
     if threshold != "f1" and not (isinstance(threshold, (int, float)) and 0 < threshold <= 1):
         raise InputError(f"threshold is {threshold!r}: it must be 'f1' or a number above 0 and at most 1")
-    if k is not None and not 0 < k <= len(run.classes):
-        raise InputError(f"k must be above 0 and at most {len(run.classes)}, the number of classes, not {k}")
 
 
 def _requested_rows(run: RunFolder, rows: str, predicted: Bool) -> tuple[Int64, list[str]]:
@@ -285,52 +253,6 @@ def _describe_calibration(calibration: Calibration, kind: str, k: float | None) 
     else:
         number = f"estimated labels per row: {estimate.k:.1f} (90% interval {estimate.low:.1f} to {estimate.high:.1f})"
     return f"Calibrated on {estimate.rows:,} {kind} rows, {labels}; {number}."
-
-
-def evaluate_recovery(recovered: Recovered, truth: Labels) -> RecoveryScores:
-    """Compare recovered labels with the truth.
-
-    Parameters
-    ----------
-    recovered : Recovered
-    truth : Labels
-        Labels of all rows of the data. Unknown entries are ignored.
-
-    Returns
-    -------
-    RecoveryScores
-
-    Raises
-    ------
-    InputError
-        If rows or classes do not match.
-    """
-    if truth.classes != recovered.classes or len(truth) != len(recovered.names):
-        raise InputError(
-            f"the truth has {len(truth)} rows and {truth.num_classes} classes, the recovered labels have "
-            f"{len(recovered.names)} rows and {len(recovered.classes)} classes: they must be the same"
-        )
-    true = truth.entries().take(recovered.rows)
-    width = len(recovered.classes)
-    entries = recovered.entries
-    flat, asked = true.flat(), np.searchsorted(recovered.rows, entries.row) * width + entries.label
-    place = np.minimum(np.searchsorted(flat, asked), max(len(flat) - 1, 0))
-    value = np.full(len(asked), true.default, np.int8)
-    if len(flat):
-        listed = flat[place] == asked
-        value[listed] = true.value[place[listed]]
-
-    right, wrong = (np.bincount(entries.label[value == v], minlength=width) for v in (1, -1))
-    missed = true.per_class(1) - right
-    twice, all_counts = 2 * right, 2 * right + wrong + missed
-    found = ~entries.observed
-    return RecoveryScores(
-        missing=int((missed + right).sum() - ((value == 1) & entries.observed).sum()),
-        recovered=int(((value != 0) & found).sum()),
-        right=int(((value == 1) & found).sum()),
-        f1_micro=float(twice.sum() / all_counts.sum()) if all_counts.any() else float("nan"),
-        f1_macro=float((twice / all_counts)[all_counts > 0].mean()) if all_counts.any() else float("nan"),
-    )
 
 
 def _rows_with(wanted: Callable[[Any], Any], table: npt.NDArray[Any]) -> Bool:

@@ -54,15 +54,13 @@ def _cut(text: str, most: int = 32) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: its range, scale, label and ticks."""
+    """One axis: its range, scale and label."""
 
     low: float
     high: float
     label: str = ""
     log: bool = False
     whole: bool = False
-    ticks: tuple[tuple[float, str], ...] | None = None
-    """Ticks and their labels; None: round numbers."""
 
     @staticmethod
     def over(
@@ -83,8 +81,6 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
     def places(self) -> list[tuple[float, str]]:
-        if self.ticks is not None:
-            return list(self.ticks)
         values = log_ticks(self.low, self.high) if self.log else round_ticks(self.low, self.high, whole=self.whole)
         return [(value, short(value)) for value in values]
 

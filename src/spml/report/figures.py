@@ -147,13 +147,9 @@ def heat_map(
     x: Axis,
     y: Axis,
     note: str = "",
-    low: float | None = None,
-    high: float | None = None,
-    unit: str = "",
+    high: float,
 ) -> Html:
-    """A matrix as a picture, row 0 at the bottom: the stronger the colour, the larger the value."""
-    least = float(np.nanmin(values)) if low is None else low
-    most = float(np.nanmax(values)) if high is None else high
+    """A matrix as a picture, row 0 at the bottom: the stronger the colour, from 0 to `high`, the larger the value."""
     plane = Plane(x, y)
     rows, columns = values.shape
     xs = np.linspace(plane.at_x(x.low), plane.at_x(x.high), columns + 1)
@@ -161,7 +157,7 @@ def heat_map(
     cells = []
     for row in range(rows):
         for column in range(columns):
-            share = (float(values[row, column]) - least) / ((most - least) or 1.0)
+            share = float(values[row, column]) / (high or 1.0)
             if not share > 0.004:  # invisible, or NaN
                 continue
             cells.append(
@@ -176,9 +172,8 @@ def heat_map(
                     fill_opacity=round(min(share, 1.0), 3),
                 )
             )
-    ends = (f"{v:.3g} {unit}".strip() for v in (least, most))
-    scale = tag("p", tag("span", next(ends)), tag("span", class_="ramp"), tag("span", next(ends)), class_="scale")
-    description = f"{title}. {x.label} against {y.label}; from {least:.3g} to {most:.3g} {unit}".strip()
+    scale = tag("p", tag("span", "0"), tag("span", class_="ramp"), tag("span", f"{high:.3g}"), class_="scale")
+    description = f"{title}. {x.label} against {y.label}; from 0 to {high:.3g}"
     return figure(title, scale, plane.drawing(*cells, description=description, grid=False), note=note)
 
 

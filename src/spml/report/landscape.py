@@ -138,7 +138,6 @@ def landscape_chart(landscape: Landscape, title: str, high: float) -> Html:
         title=title,
         x=Axis(-edge, edge, "one random direction"),
         y=Axis(-edge, edge, "another random direction"),
-        low=0.0,
         high=high,
     )
 

@@ -250,7 +250,6 @@ def _histograms_over_epochs(lines: list[dict[str, Any]]) -> Html:
         title="Predictions by epoch",
         x=x,
         y=Axis(0, 1, "probability"),
-        low=0,
         high=1,
         note="Each column is a histogram of the predictions for unobserved labels after one epoch. The colour shows "
         "the square root of the share, so that small shares stay visible.",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from spml.methods import Method, import_plugins, imported_plugins, method
+from spml.methods import Method, method
+from spml.methods.registry import import_plugins, imported_plugins
 from spml.runs.files import read_tensors
 from spml.testing import checks
 from spml.testing.tiny import MakeMethod, Stopped, run_bytes, tiny_run

@@ -2,7 +2,8 @@
 
 import math
 
-from spml.methods import ENOUGH_STEPS, Method
+from spml.methods import Method
+from spml.methods.base import ENOUGH_STEPS
 
 WITHOUT_WEIGHTS = ("small", "small-nf")  # backbones without pretrained weights
 MOST_CLASSES = 1000  # above, one query per class takes more time and memory than the backbone

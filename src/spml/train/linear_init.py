@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from spml.errors import InputError
-from spml.models import Classifier, LinearHead
+from spml.models import Classifier
+from spml.models.heads import LinearHead
 from spml.train.examples import Examples
 from spml.train.experiment import Experiment
 from spml.train.linear import HeadResult, train_heads
