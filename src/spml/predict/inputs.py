@@ -242,8 +242,8 @@ class TableReader:
             labels = [label_column, *(columns.usual(kind, names) for kind in ("label", "split"))]
             self.inputs = columns.feature_columns(path, table, [name for name in (self.id, *labels) if name])
         else:
-            files = [field.name for field in schema if holds_images(field.type)]
-            image = columns.usual("image", names) or (files[0] if files else None)
+            embedded = [field.name for field in schema if holds_images(field.type)]
+            image = columns.image_column(table, names, embedded)
             if image is None:
                 raise InputError(f"{path}: none of the columns {', '.join(names)} holds images (paths or bytes)")
             self.inputs = [image]
@@ -310,16 +310,7 @@ class TableReader:
             return np.stack(list(pool.map(image, names, cells)))
 
     def _features(self, part: pa.Table, start: int) -> npt.NDArray[np.float32]:
-        if len(self.inputs) == 1 and not pa.types.is_primitive(part.schema.field(self.inputs[0]).type):
-            lists = part[self.inputs[0]].combine_chunks()
-            flat = compute.list_flatten(lists).to_numpy(zero_copy_only=False)
-            if lists.null_count or len(flat) % len(lists) or not _equal_lengths(lists):
-                raise InputError(
-                    f"{self.path}: the lists in column {self.inputs[0]!r} differ in length (in the rows from {start})"
-                )
-            matrix = np.array(flat, np.float32).reshape(len(lists), -1)
-        else:
-            matrix = np.stack([part[name].to_numpy() for name in self.inputs], axis=1).astype(np.float32)
+        matrix = columns.feature_matrix(self.path, part, self.inputs, start)
         self.spec.check_width(matrix.shape[1])
         if wrong := first_not_finite(torch.from_numpy(matrix)):
             name = self.names(part, start)[wrong[0]]
@@ -332,11 +323,6 @@ def _file_content(cell: Any) -> Any:
     if not isinstance(cell, dict):
         return cell
     return cell.get("path") if cell["bytes"] is None else cell["bytes"]
-
-
-def _equal_lengths(lists: pa.Array) -> bool:
-    lengths = compute.list_value_length(lists)
-    return bool(compute.min(lengths).as_py() == compute.max(lengths).as_py())
 
 
 def list_images(paths: Iterable[Path]) -> list[Path]:

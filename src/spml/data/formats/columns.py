@@ -126,7 +126,7 @@ def open_table(
     def free() -> list[str]:
         return [name for name in table.column_names if name not in found.values()]
 
-    if images and "image" not in found and (guess := _image_column(table, free(), embedded)):
+    if images and "image" not in found and (guess := image_column(table, free(), embedded)):
         found["image"] = guess
     for kind in ("id", "split", "label"):
         if kind not in found and (guess := usual(kind, free())):
@@ -151,7 +151,7 @@ def guess_labels(path: Path, table: pa.Table, used: Iterable[str], *, binary: bo
     """The labels where no column has a usual name: the only text column or, if `binary`, the columns of 0 and 1."""
     index = usual("index", table.column_names)
     free = [name for name in table.column_names if name not in (*used, index)]
-    texts = [name for name in _text_columns(table) if name in free]
+    texts: list[str] = [name for name in free if is_text(table.schema.field(name).type)]
     classes = [name for name in free if binary and _is_binary(table[name])]
     classes = classes if len(classes) > 1 else []
     if len(texts) == 1 and not classes:
@@ -178,7 +178,7 @@ def label_matrix(
     matrix = np.empty((table.num_rows, len(names)), np.int8)
     for column, name in enumerate(names):
         kind = table.schema.field(name).type
-        if not (_is_number(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+        if not (is_number(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
             raise InputError(f"{path}: column {name!r} holds {kind}, not 0 and 1.")
         values = pa.compute.cast(table[name], pa.float64()).to_numpy()  # NaN where a cell is empty
         wrong = np.flatnonzero(~np.isin(values, (-1, 0, 1)) & ~np.isnan(values))
@@ -196,12 +196,12 @@ def _is_binary(column: pa.ChunkedArray) -> bool:
     """Whether all cells are 0, 1, -1 or empty, and not all of them empty."""
     if pa.types.is_boolean(column.type):
         return True
-    if not _is_number(column.type) or column.null_count == len(column):
+    if not is_number(column.type) or column.null_count == len(column):
         return False
     return bool(np.isin(pa.compute.unique(column.drop_null()).to_numpy(), (-1, 0, 1)).all())
 
 
-def _image_column(table: pa.Table, names: list[str], embedded: Sequence[str]) -> str | None:
+def image_column(table: pa.Table, names: list[str], embedded: Sequence[str]) -> str | None:
     """The column of images: by its name, or because it holds image files, or paths of them."""
     if guess := usual("image", [*embedded, *names]):
         return guess
@@ -214,20 +214,12 @@ def _image_column(table: pa.Table, names: list[str], embedded: Sequence[str]) ->
     return None
 
 
-def _text_columns(table: pa.Table) -> list[str]:
-    return [
-        field.name
-        for field in table.schema
-        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type) or pa.types.is_dictionary(field.type)
-    ]
-
-
 def feature_columns(path: Path, table: pa.Table, used: Iterable[str]) -> list[str]:
     """The first column of lists of numbers, else all unused numeric columns."""
     index = usual("index", table.column_names)
     fields = [field for field in table.schema if field.name not in (*used, index)]
-    lists = [field.name for field in fields if _is_list(field.type) and _is_number(field.type.value_type)]
-    numbers = [field.name for field in fields if _is_number(field.type)]
+    lists = [field.name for field in fields if is_list(field.type) and is_number(field.type.value_type)]
+    numbers = [field.name for field in fields if is_number(field.type)]
     if not lists[:1] and not numbers:
         raise InputError(
             f"{path}: no column contains images (image_column) or numbers (feature_columns); "
@@ -236,21 +228,24 @@ def feature_columns(path: Path, table: pa.Table, used: Iterable[str]) -> list[st
     return lists[:1] or numbers
 
 
-def feature_matrix(path: Path, table: pa.Table, names: list[str]) -> npt.NDArray[np.float32]:
-    """The columns as a matrix (N, D); every cell must be a number."""
+def feature_matrix(path: Path, table: pa.Table, names: list[str], first: int = 0) -> npt.NDArray[np.float32]:
+    """The columns as a matrix (N, D); every cell must be a number. In errors, rows are counted from `first`."""
     for name in names:
         if table[name].null_count:
             row = table[name].to_pylist().index(None)
-            raise InputError(f"{path}: {place(row)}, column {name!r} is empty: features must be numbers.")
-    if len(names) == 1 and _is_list(table.schema.field(names[0]).type):
-        rows: list[Any] = table[names[0]].to_pylist()
-        odd = next((row for row, cell in enumerate(rows) if len(cell) != len(rows[0])), None)
-        if odd is not None:
-            raise InputError(f"{path}: {place(odd)} has {len(rows[odd])} features, row 1 has {len(rows[0])}.")
-        return np.array(rows, np.float32)
+            raise InputError(f"{path}: {place(first + row)}, column {name!r} is empty: features must be numbers.")
+    if len(names) == 1 and is_list(table.schema.field(names[0]).type):
+        lists = table[names[0]].combine_chunks()
+        lengths = pa.compute.list_value_length(lists).to_numpy()
+        if len(odd := np.flatnonzero(lengths != lengths[:1])):
+            raise InputError(
+                f"{path}: {place(first + odd[0])} has {lengths[odd[0]]} features, row {first + 1} has {lengths[0]}."
+            )
+        flat = pa.compute.list_flatten(lists).to_numpy(zero_copy_only=False)
+        return np.array(flat, np.float32).reshape(len(lists), -1)
     matrix = np.empty((table.num_rows, len(names)), np.float32)
     for column, name in enumerate(names):
-        if not _is_number(table.schema.field(name).type):
+        if not is_number(table.schema.field(name).type):
             raise InputError(f"{path}: column {name!r} holds {table.schema.field(name).type}, not numbers.")
         matrix[:, column] = table[name].to_numpy()
     return matrix
@@ -261,9 +256,13 @@ def place(row: int) -> str:
     return f"row {row + 1} (not counting the header)"
 
 
-def _is_list(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
+
+
+def is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from spml.data.formats.columns import is_list, is_number, is_text
 from spml.errors import InputError
 
 _SEPARATORS = (";", "|", ",")
@@ -22,11 +23,9 @@ def label_lists(
 ) -> tuple[list[list[str]], list[str]]:
     """The labels in each cell, and notes. With `separator` "" a cell is one label; None guesses it."""
     kind, notes = column.type, []
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if is_list(kind):
         lists = [[str(label) for label in cell or ()] for cell in column.to_pylist()]
-    elif not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)) and not (
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)
-    ):
+    elif not (is_text(kind) or is_number(kind) or pa.types.is_null(kind)):
         raise InputError(f"{path}: column {name!r} holds {kind}: labels must be names or whole numbers.")
     else:
         cells = ["" if cell is None else str(cell) for cell in column.to_pylist()]

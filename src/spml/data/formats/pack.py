@@ -20,7 +20,7 @@ import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -38,19 +38,6 @@ Int64 = npt.NDArray[np.int64]
 
 _REQUIRED = ("image", "classes", "labels", "observed", *PARTS)
 _RENAMED = {"val": "validation"}  # as older packs call it
-
-
-class _PackLabels(NamedTuple):
-    """The arrays of `labels.npz`, checked."""
-
-    names: npt.NDArray[np.str_]
-    classes: tuple[str, ...]
-    truth: npt.NDArray[np.int8]
-    observed: Int64
-    train: Int64
-    validation: Int64
-    test: Int64
-    largest_share: npt.NDArray[np.float32] | None
 
 
 def from_pack(
@@ -75,8 +62,8 @@ def from_pack(
     Dataset
     """
     folder = Path(path)
-    pack = _read_labels(folder)
-    names = pack.names.tolist()
+    arrays = _read_arrays(folder)
+    names, classes = (arrays[name].astype(str).tolist() for name in ("image", "classes"))
     store: ImageStore | FeatureStore
     if features is None:
         features = not any(folder.glob("*.zip"))
@@ -87,10 +74,10 @@ def from_pack(
             raise InputError(f"{file}: it has {len(store)} rows, labels.npz has {len(names)}.")
     else:
         store = ImageStore(_image_sources(folder, names), size, **options)
-    labels = Labels.from_indices(pack.observed, pack.classes, ids=names)
-    truth = Truth(Labels.from_matrix(pack.truth, pack.classes, ids=names), pack.largest_share)
-    parts = (pack.train, pack.validation, pack.test)
-    dataset = Dataset(folder.resolve().name, store, pack.names, labels, truth, *parts)
+    labels = Labels.from_indices(arrays["observed"], classes, ids=names)
+    truth = Truth(Labels.from_matrix(arrays["labels"], classes, ids=names), arrays.get("largest_share"))
+    train, validation, test = parts = [arrays[part] for part in PARTS]
+    dataset = Dataset(folder.resolve().name, store, np.array(names), labels, truth, train, validation, test)
     incomplete = int((~dataset.fully_labelled[np.concatenate(parts)]).sum())
     if not incomplete:
         return dataset
@@ -216,7 +203,8 @@ def _write_images(path: Path, store: ImageStore, names: list[str]) -> None:
             archive.writestr(name if name.lower().endswith(SUFFIXES) else f"{name}{suffix}", content)
 
 
-def _read_labels(folder: Path) -> _PackLabels:
+def _read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of `labels.npz`, checked; `labels` are +1, -1, and 0 where they are unknown."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; a pack is a folder with labels.npz.")
     path = folder / "labels.npz"
@@ -235,27 +223,19 @@ def _read_labels(folder: Path) -> _PackLabels:
     for name, shape in (shapes | {"largest_share": (rows, columns)}).items():
         if name in arrays and arrays[name].shape != shape:
             raise InputError(f"{path}: {name!r} has the shape {arrays[name].shape}, expected {shape}.")
-    observed = _whole_numbers(path, "observed", arrays["observed"], -1, columns)
-    labels = arrays["labels"]
-    if not np.isin(labels, (0, 1)).all():
+    for name, low, high in (("observed", -1, columns), *((part, 0, rows) for part in PARTS)):
+        arrays[name] = _whole_numbers(path, name, arrays[name], low, high)
+    observed = arrays["observed"]
+    if not np.isin(arrays["labels"], (0, 1)).all():
         raise InputError(f"{path}: 'labels' holds other values than 0 and 1.")
-    truth = np.where(labels == 1, 1, -1).astype(np.int8)
+    truth = np.where(arrays["labels"] == 1, 1, -1).astype(np.int8)
     labelled = np.flatnonzero(observed >= 0)
     unknown = labelled[truth[labelled, observed[labelled]] != 1]
     truth[unknown] = 0
     truth[unknown, observed[unknown]] = 1
-    share = arrays.get("largest_share")
-    train, validation, test = (_whole_numbers(path, name, arrays[name], 0, rows) for name in PARTS)
-    return _PackLabels(
-        arrays["image"].astype(str),
-        tuple(arrays["classes"].astype(str).tolist()),
-        truth,
-        observed,
-        train,
-        validation,
-        test,
-        None if share is None else share.astype(np.float32),
-    )
+    if "largest_share" in arrays:
+        arrays["largest_share"] = arrays["largest_share"].astype(np.float32)
+    return arrays | {"labels": truth}
 
 
 def _whole_numbers(path: Path, name: str, values: npt.NDArray[Any], low: int, high: int) -> Int64:

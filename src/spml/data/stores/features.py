@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from spml.data.stores.free_memory import free_device_memory
 from spml.data.stores.windows import MappedPages, windows_of
 from spml.errors import InputError
 from spml.labels.inputs import row_indices
@@ -232,8 +233,7 @@ class FeatureStore:
             Whether the matrix is there. If it does not fit, nothing changes.
         """
         target = torch.device(device)
-        if target.type == "cuda" and not torch.cuda.is_available():
-            raise InputError(f"the device is {str(target)!r}, but no CUDA device is available: use 'cpu'.")
+        free = free_device_memory(target)
         if target.type == "cpu" and self._tensor is None:
             return isinstance(self._array, np.ndarray) and not isinstance(self._array, np.memmap)
         # float16 stays as small as it is; everything else becomes float32
@@ -241,8 +241,7 @@ class FeatureStore:
         dtype = torch.float16 if half else torch.float32
         if self._tensor is not None:
             dtype = self._tensor.dtype
-        needed = len(self) * self.dim * dtype.itemsize
-        if target.type == "cuda" and needed > torch.cuda.mem_get_info(target)[0] // 2:
+        if len(self) * self.dim * dtype.itemsize > free // 2:
             return False
         if self._tensor is not None:
             self._tensor = self._tensor.to(target)

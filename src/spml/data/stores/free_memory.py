@@ -1,9 +1,13 @@
-"""How much memory this process can allocate, also in a container."""
+"""How much memory this process can allocate, also in a container and on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+
+import torch
+
+from spml.errors import InputError
 
 _OWN_GROUPS, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
@@ -17,6 +21,15 @@ def free_memory() -> int:
     except (OSError, ValueError, StopIteration, IndexError):
         pass
     return min([free, *_free_in_groups()])
+
+
+def free_device_memory(device: torch.device) -> int:
+    """Bytes of free memory of a CUDA device; without limit for any other device."""
+    if device.type != "cuda":
+        return 2**62
+    if not torch.cuda.is_available():
+        raise InputError(f"the device is {str(device)!r}, but no CUDA device is available: use 'cpu'.")
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def _free_in_groups() -> Iterator[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +19,12 @@ Unusable = dict[int, str]
 
 
 def load_or_decode(
-    file: Path, shape: Shape, decode: Callable[[Unusable], Iterable[UInt8 | None]]
+    file: Path, shape: Shape, images: Iterable[UInt8 | None], unusable: Unusable
 ) -> tuple[UInt8, Unusable]:
     """Map the decoded images of a file; if it is missing or damaged, write it first.
 
-    Of several processes one decodes and the others wait. `decode` gives the images in order, None for those that
-    cannot be used, and adds these to the dictionary it receives.
+    Of several processes one decodes and the others wait. `images` are decoded as they are taken, in order; an image
+    that cannot be used is None, and in `unusable` from then on.
     """
     size = int(np.prod(shape))
     try:
@@ -32,7 +32,7 @@ def load_or_decode(
         with lock_folder(file.parent, wait=True, name=".images.lock"):
             found = _map(file, shape)
             if found is None:
-                _write(file, shape, size, decode)
+                _write(file, shape, size, images, unusable)
                 found = _map(file, shape)
     except OSError as error:
         raise InputError(
@@ -53,17 +53,16 @@ def _map(file: Path, shape: Shape) -> tuple[UInt8, Unusable] | None:
     return (pixels, unusable) if pixels.shape == shape and pixels.dtype == np.uint8 else None
 
 
-def _write(file: Path, shape: Shape, size: int, decode: Callable[[Unusable], Iterable[UInt8 | None]]) -> None:
+def _write(file: Path, shape: Shape, size: int, images: Iterable[UInt8 | None], unusable: Unusable) -> None:
     free = shutil.disk_usage(file.parent).free
     if free < size:
         raise InputError(
             f"{file.parent}: no space left for the decoded images: they take {size} bytes, {free} are free."
         )
-    unusable: Unusable = {}
     blank = bytes(size // shape[0])
     with atomic_path(file) as temporary, temporary.open("wb") as part:
         np.lib.format.write_array_header_1_0(part, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        for pixels in decode(unusable):
+        for pixels in images:
             part.write(blank if pixels is None else pixels.data)
         with atomic_path(file.with_suffix(".json")) as listed:  # first, so that the pixels are never without it
             listed.write_text(json.dumps(sorted(unusable.items())), encoding="utf-8")

@@ -26,7 +26,7 @@ from spml.data.stores.decode import (
     decode_image,
     image_suffix,
 )
-from spml.data.stores.free_memory import free_memory
+from spml.data.stores.free_memory import free_device_memory, free_memory
 from spml.data.stores.image_cache import Unusable, load_or_decode
 from spml.data.stores.image_sources import ImageSources, Source
 from spml.errors import InputError
@@ -230,7 +230,8 @@ class ImageStore:
         if self._prepared:
             return
         if self._file is not None:
-            self._pixels, self._bad = load_or_decode(self._file, self._shape, self._decode_all(progress))
+            images = (pixels for _, pixels in self._decoded(range(len(self)), progress))
+            self._pixels, self._bad = load_or_decode(self._file, self._shape, images, self._bad)
             if self._bad and self._on_bad_image == "error":
                 row = min(self._bad)
                 raise InputError(f"{self.name(row)}: {self._bad[row]}.")
@@ -323,9 +324,7 @@ class ImageStore:
             return True
         if target.type == "cpu":
             return self._pixels is not None
-        if target.type == "cuda" and not torch.cuda.is_available():
-            raise InputError(f"the device is {str(target)!r}, but no CUDA device is available: use 'cpu'.")
-        if target.type == "cuda" and self.nbytes > torch.cuda.mem_get_info(target)[0] // 2:
+        if self.nbytes > free_device_memory(target) // 2:
             return False
         if self._file is not None or self._pixels is not None:
             self.prepare(progress)
@@ -350,13 +349,6 @@ class ImageStore:
         if len(self._bad) == len(self):
             raise InputError(f"none of the {len(self)} images can be used; {self.name(0)}: {self._bad[0]}.")
         self._prepared = True
-
-    def _decode_all(self, progress: bool) -> Callable[[Unusable], Iterator[UInt8 | None]]:
-        def decode(unusable: Unusable) -> Iterator[UInt8 | None]:
-            self._bad = unusable
-            return (pixels for _, pixels in self._decoded(range(len(self)), progress))
-
-        return decode
 
     def _gather(self, index: npt.NDArray[np.int64], pin: bool = False) -> torch.Tensor:
         pin = pin and torch.cuda.is_available()
