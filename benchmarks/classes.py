@@ -229,7 +229,7 @@ def draw(folder: Path) -> None:
     with TABLE.open(newline="") as file:
         lines = list(csv.DictReader(file))
     shown = [what for what in WHAT if what != "step torch"]
-    for column, unit, scale in (("seconds", "seconds", 1.0), ("peak_bytes", "GiB beside the inputs", 2.0**-30)):
+    for column, unit, scale in (("seconds", "seconds", 1.0), ("peak_bytes", "GiB without the inputs", 2.0**-30)):
         points = {
             what: [
                 (float(row["classes"]), max(scale * float(row[column]), 1e-4)) for row in lines if row["what"] == what

@@ -181,7 +181,7 @@ def run_published(make: Callable[[], Published], epochs: int) -> Outcome:
 
 
 def decode(pack: LabelledData, size: int, cache: Path) -> tuple[float, int]:
-    """Seconds to decode all images into the cache, and the number measured: a sample, if the cache exists already."""
+    """Seconds to decode all images into the cache, and the number measured: a sample, if the cache already exists."""
     store = images(pack, size, cache_path=cache)
     there = Path(store.where.removeprefix("in ")).exists()
     started = time.perf_counter()

@@ -135,11 +135,11 @@ def test_embeddings_are_the_input_of_the_last_layer(tables, on_images, on_featur
 @pytest.mark.parametrize(
     ("run", "inputs", "message"),
     [
-        ("on_images", [3], r"input 0 is of type int: an image is given as a path, a PIL image, an array or a tensor"),
-        ("on_images", np.full((4, 5), -0.1), r"input 0 holds values outside of 0\.\.1"),
+        ("on_images", [3], r"input 0 is of type int: an image must be a path, a PIL image, an array or a tensor"),
+        ("on_images", np.full((4, 5), -0.1), r"input 0 holds values outside 0\.\.1"),
         ("on_images", np.zeros((4, 5, 2), np.uint8), r"input 0 has shape \(4, 5, 2\) and type uint8: an image is"),
         ("on_images", np.zeros((4, 5, 3), np.int64), r"and type int64: an image is"),
-        ("on_images", np.full((4, 5, 3), 2.0), r"input 0 holds values outside of 0\.\.1"),
+        ("on_images", np.full((4, 5, 3), 2.0), r"input 0 holds values outside 0\.\.1"),
         ("on_images", "nowhere.png", r"nowhere\.png: no such file or folder"),
         ("on_features", np.zeros((2, 4)), "trained on 5 features per row, not 4"),
         ("on_features", np.zeros((2, 3, 4)), "its inputs are rows of 5 numbers"),
@@ -163,7 +163,7 @@ def test_training_on_a_data_set_equals_training_on_its_path(tables, tmp_path):
         of_path.predict(tables / "x.npy"), spml.load(tables / "on-features").predict(tables / "x.npy")
     )
     assert of_data.folder.source["path"] == str((tables / "x.npy").resolve())
-    with pytest.raises(spml.InputError, match="option 'kind' is for a path"):
+    with pytest.raises(spml.InputError, match="option 'kind' applies only to a path"):
         spml.train(data, out=tmp_path / "x", kind="features")
     with pytest.raises(spml.InputError, match="size 32 does not fit the data set"):
         spml.train(data, out=tmp_path / "x", size=32, device="cpu")

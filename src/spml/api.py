@@ -109,7 +109,7 @@ def train(
     ('auto', 10)
     """
     if isinstance(data, Dataset) and options:
-        raise InputError(f"option {next(iter(options))!r} is for a path: pass it to `spml.open_data`")
+        raise InputError(f"option {next(iter(options))!r} applies only to a path: pass it to `spml.open_data`")
     report: Callable[[str], None] = print if progress and os.environ.get("RANK", "0") == "0" else lambda text: None
     train_data(
         data if isinstance(data, Dataset) else os.fspath(data),

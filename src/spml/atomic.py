@@ -20,7 +20,7 @@ _tidied: set[Path] = set()  # folders this process has searched for leftovers
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path that replaces `path` on success and is deleted on failure.
+    """Yield a temporary path that replaces `path` on success and is deleted on failure.
 
     Readers see the old content or the new content, never a part of it. The temporary path has the same file name in
     a hidden folder with an unpredictable name. A killed process leaves that folder behind; the next process that
@@ -83,7 +83,7 @@ def _delete_leftovers(parent: Path) -> None:
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Turn an I/O error into an `InputError` that names `path`. Keep code that does not write outside of it."""
+    """Turn an I/O error into an `InputError` that names `path`. Keep code that does not write outside it."""
     try:
         yield
     except OSError as error:
@@ -91,13 +91,13 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         if "Detail: [errno" in reason:  # pyarrow's message, which names the temporary file
             reason = reason.rpartition("] ")[2].rstrip(".")
         if not path.parent.is_dir():
-            reason = f"there is no folder {path.parent}"
+            reason = f"the folder {path.parent} does not exist"
         raise InputError(f"{path} cannot be written: {reason[:1].lower()}{reason[1:]}.") from error
 
 
 @contextmanager
 def lock_folder(folder: Path, *, wait: bool = False, name: str = ".lock") -> Iterator[bool]:
-    """Lock a folder for this process. The lock ends with the process, also if it is killed.
+    """Lock a folder for this process. The lock ends with the process, even if it is killed.
 
     Parameters
     ----------

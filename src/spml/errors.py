@@ -1,4 +1,4 @@
-"""Errors for bad input. Each message names the problem and says what to do."""
+"""Errors for bad input. Each message states the problem and what to do."""
 
 
 class InputError(ValueError):

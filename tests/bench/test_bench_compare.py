@@ -1,4 +1,4 @@
-"""Tables: means beside the paper's numbers, and paired tests against formulas written out here."""
+"""Tables: means next to the paper's numbers, and paired tests against formulas written out here."""
 
 import csv
 import math

@@ -1,4 +1,4 @@
-"""Protocol, study and paper files: every shipped one is whole, and what is wrong in one's own is said in a sentence."""
+"""Protocol, study and paper files: shipped files are complete, and errors in a user's file are reported clearly."""
 
 import csv
 import dataclasses
@@ -313,10 +313,10 @@ def test_errors_in_a_study(tmp_path: Path):
         ('title = "t"\n[images]\nprotocol = "voc12-lite2"\n', "'run' is missing"),
         (good.replace("voc12-lite2", "voc13"), "No file '.*voc13'"),
         (good + "[vary]\nk = 2\n", "vary.k must be a list"),
-        (good + "[show]\ny = 'loss'\n", "show.y must be of"),
-        (good + "[show]\ny = []\n", "show.y must name a measure"),
+        (good + "[show]\ny = 'loss'\n", "show.y must be one of"),
+        (good + "[show]\ny = []\n", "show.y must be a measure"),
         (good.replace('["an"]', '"an"'), "run must be a list of methods"),
-        (good + "[show]\nx = 'lables'\n", "show.x must be of labels, .*, not 'lables'"),
+        (good + "[show]\nx = 'lables'\n", "show.x must be one of labels, .*, not 'lables'"),
         (good.replace('"t"', "5"), "own: title must be a string, not 5"),
         (good.replace('["an"]', '[["an"]]'), "run must be a list of methods"),
         (good.replace('"voc12-lite2"', "5"), "own: images: protocol must be a string"),
@@ -324,8 +324,8 @@ def test_errors_in_a_study(tmp_path: Path):
         (good + "train = 5\n", "own: images: train must be a table"),
         (good + "epochs = 5\n", "own: images: unknown key 'epochs'"),
         (good + "methods = { em = 5 }\n", "own: methods: em must be a table"),
-        (good + "[show]\ny = 5\n", "show.y must name a measure"),
-        (good + "[show]\ny = [['test_map']]\n", "show.y must be of"),
+        (good + "[show]\ny = 5\n", "show.y must be a measure"),
+        (good + "[show]\ny = [['test_map']]\n", "show.y must be one of"),
         (good + "[show]\nlog_x = 'yes'\n", "own: show: log_x must be true or false"),
         (good + "[vary]\nk = { voc12 = 2.0 }\n", "vary.k.voc12 must be a list"),
         (good + "[vary]\nk = ['two']\n", "own: vary.k must be a number"),

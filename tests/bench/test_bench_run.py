@@ -301,7 +301,7 @@ def test_references_are_left_out_without_full_labels(spml, tmp_path, protocol):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lasd", "--out", "x"], "give the data"),
+        (["lasd", "--out", "x"], "no data: pass --data"),
         (["lasd"], "--out DIR"),
         (["nothing", "--out", "x"], "No protocol or study 'nothing'"),
         (["nothing", "--data", "voc12=/nowhere", "--dry-run"], "No protocol or study 'nothing'"),
@@ -316,9 +316,9 @@ def test_references_are_left_out_without_full_labels(spml, tmp_path, protocol):
         (["lasd", "--data", "voc12=PACK", "--seeds", "a", "--dry-run"], "not a list of whole numbers"),
         (["lasd", "--data", "voc12=PACK", "--search", "luck", "--dry-run"], "must be one of published, grid"),
         (["lasd", "--data", "voc12=PACK", "--features", "--dry-run"], "trains networks on images"),
-        (["cole2021-linear", "--data", "voc12=PACK", "--methods", "lac", "--dry-run"], "features cannot have"),
-        (["lasd", "--data", "voc12=PACK", "--trials", "5", "--dry-run"], "--trials is for --search optuna"),
-        (["lasd", "--data", "voc12=PACK", "--storage", "sqlite:///a", "--dry-run"], "is for --search optuna"),
+        (["cole2021-linear", "--data", "voc12=PACK", "--methods", "lac", "--dry-run"], "not available for features"),
+        (["lasd", "--data", "voc12=PACK", "--trials", "5", "--dry-run"], "--trials works only with --search optuna"),
+        (["lasd", "--data", "voc12=PACK", "--storage", "sqlite:///a", "--dry-run"], "works only with --search optuna"),
     ],
 )
 def test_errors_are_one_sentence(spml, pack, arguments, message):
@@ -334,10 +334,10 @@ def test_error_for_a_protocol_without_methods(spml, pack, tmp_path):
     path.write_text('title = "t"\nkind = "linear"\n[data.voc12]\n')
     code, text = spml(path, "--data", f"voc12={pack}", "--dry-run")
     assert code == 2
-    assert "names no methods: give it a table [methods.an], or name some with --methods" in text
+    assert "lists no methods: add a table such as [methods.an], or pass --methods" in text
     code, text = spml(path, "--data", f"voc12={pack}", "--methods", "role", "--dry-run")
     assert code == 2
-    assert "role needs k, the average number of labels per row: give k to data.voc12" in text
+    assert "role needs k, the average number of labels per row: set data.voc12.k" in text
     study = tmp_path / "study.toml"
     study.write_text(f'title = "t"\nrun = ["role"]\n[features]\nprotocol = "{path.name}"\n[vary]\nk = [1.0, 2.0]\n')
     code, text = spml(study, "--features", "--data", f"voc12={pack}", "--dry-run")
@@ -356,10 +356,10 @@ def test_diverged_heads_are_chosen_last(spml, pack, protocol, tmp_path):
 
     code, text = bench("[1e38]", "--methods", "an")
     assert code == 2
-    assert "spml: an: not finite after the first epoch at the best of all settings" in text
+    assert "spml: an: diverged in the first epoch with all settings" in text
     code, text = bench("[1e38]", "--methods", "an,em", "--set", "methods.em.grid.train.learning_rate=[0.01]")
     assert code == 0, text
-    assert "an: not finite after the first epoch" in text
+    assert "an: diverged in the first epoch" in text
     assert [row["method"] for row in rows(tmp_path / "out" / "table.csv")] == ["em"]
     assert "weights were not kept" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     code, text = bench("[1e38,0.01]", "--methods", "an")
@@ -383,7 +383,7 @@ def test_diverged_networks_are_chosen_last(spml, pack, tmp_path):
     assert "to do" not in text
     code, text = spml(protocol, *options, "--set", "grid.train.learning_rate=[1e38]")
     assert code == 2
-    assert "spml: an: not finite after the first epoch" in text
+    assert "spml: an: diverged in the first epoch" in text
 
 
 def test_errors_for_wrong_types_in_a_file(spml, pack, tmp_path):
@@ -417,7 +417,7 @@ def test_error_for_a_storage_that_cannot_be_opened(spml, pack, protocol, tmp_pat
         code, text = spml(protocol, *options, "--storage", address)
         assert code == 2
         assert text.startswith(f"spml: --storage {address} cannot be opened (")
-        assert text.endswith("as sqlite:///search.db\n")
+        assert text.endswith("such as sqlite:///search.db\n")
         assert text.count("\n") == 1
 
 

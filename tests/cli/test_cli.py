@@ -184,7 +184,7 @@ def test_new_method_writes_a_package(spml, tmp_path, monkeypatch):
     assert (tmp_path / "my-loss" / "src" / "spml_my_loss" / "__init__.py").is_file()
     code, text = spml("new-method", "my-loss")
     assert code == 2
-    assert "my-loss exists already" in text
+    assert "my-loss already exists" in text
     assert spml("new-method", "em", "--out", "other")[0] == 2
 
 
@@ -198,7 +198,7 @@ def test_pack_makes_a_benchmark_data_set(spml, photos, tmp_path):
     assert f"{out}: 14 training, 4 validation and 18 test rows, 2 classes, 1.0 labels per training row" in text
     code, text = spml("pack", photos, tmp_path / "labels.csv", "--out", out)
     assert code == 2
-    assert f"{out} exists already" in text
+    assert f"{out} already exists" in text
 
 
 def test_info_of_an_unfinished_run(spml, trained, tmp_path):
@@ -225,9 +225,9 @@ def test_recover_uses_k(spml, trained, tmp_path):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--model", "resnet50"), "--model resnet50 is for images: on features the classifier is linear"),
-        (("--size", 99), "--size 99 is for images"),
-        (("--head", "cam"), "--head cam is for images"),
+        (("--model", "resnet50"), "--model resnet50 applies only to images: on features the classifier is linear"),
+        (("--size", 99), "--size 99 applies only to images"),
+        (("--head", "cam"), "--head cam applies only to images"),
     ],
 )
 def test_image_options_raise_on_features(spml, matrix, tmp_path, options, sentence):
@@ -241,7 +241,7 @@ def test_a_run_is_a_folder(spml, matrix, tmp_path):
     for out in (tmp_path / "file.csv", tmp_path / "file.csv" / "run"):
         code, text = spml(*matrix, out)
         assert code == 2
-        assert f"{tmp_path / 'file.csv'} is a file; name a folder for the run" in text
+        assert f"{tmp_path / 'file.csv'} is a file; choose a folder for the run" in text
     assert (tmp_path / "file.csv").read_text() == "mine"
 
 
@@ -268,7 +268,7 @@ def test_unreadable_labels_raise(spml, matrix, tmp_path):
     code, text = spml("train", tmp_path / "x.npy", "--out", tmp_path / "run")
     assert code == 2
     assert "it labels 2 rows" in text
-    assert "it was found beside the features, give another file as labels" in text
+    assert "It was found next to the features; to use another, pass it as labels" in text
 
 
 def test_options_are_checked_before_images_are_read(spml, photos, tmp_path):
@@ -438,7 +438,7 @@ def test_run_json_of_another_program_is_kept(spml, matrix, tmp_path):
     (tmp_path / "run" / "run.json").write_text('{"other": 1}')
     code, text = spml(*matrix, tmp_path / "run")
     assert code == 2
-    assert "run.json is not a file this program wrote" in text
+    assert "run.json was not written by spml" in text
     assert (tmp_path / "run" / "run.json").read_text() == '{"other": 1}'
 
 
@@ -567,7 +567,7 @@ def test_outputs_do_not_go_into_the_data_folder(spml, photos, trained, tmp_path)
 
 
 def test_outputs_do_not_replace_images_of_a_table(tmp_path):
-    """Beside the table itself there is room."""
+    """There is space next to the table itself."""
     table, images, run = tmp_path / "tags.csv", tmp_path / "elsewhere", tmp_path / "run"
     run.mkdir()
     source = {"path": str(table), "options": {"image_root": str(images)}}
@@ -617,7 +617,7 @@ def test_damaged_files_of_a_run_are_named(spml, trained, tmp_path, file, content
     (tmp_path / "run" / file).write_text(content)
     code, text = spml("info", tmp_path / "run")
     assert code == 2
-    assert f"{file} is not a file this program wrote" in text
+    assert f"{file} was not written by spml" in text
 
 
 def test_the_meaning_of_zeros_is_printed(spml, matrix, tmp_path):
@@ -656,7 +656,7 @@ def test_predict_skips_hidden_files_and_reports_write_errors(spml, trained, phot
     assert code == 0, text
     code, text = spml("predict", trained, tmp_path / "red", "--out", tmp_path / "no" / "tags.csv", "--device", "cpu")
     assert code == 2
-    assert f"there is no folder {tmp_path / 'no'}" in text
+    assert f"the folder {tmp_path / 'no'} does not exist" in text
     (tmp_path / "red" / os.fsdecode(b"\xfe.png")).write_bytes(b"")
     code, text = spml("predict", trained, tmp_path / "red", "--out", tmp_path / "tags.csv", "--device", "cpu")
     assert code == 2

@@ -124,7 +124,7 @@ def test_invalid_matrices_raise(values, word):
 
 
 def test_invalid_files_raise(tmp_path):
-    with pytest.raises(InputError, match=r"gone\.npy: there is no such file"):
+    with pytest.raises(InputError, match=r"gone\.npy: no such file"):
         FeatureStore(tmp_path / "gone.npy")
     (tmp_path / "text.npy").write_text("1,2,3")
     with pytest.raises(InputError, match=r"text\.npy: this is not a \.npy file"):

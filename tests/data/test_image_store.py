@@ -165,7 +165,7 @@ def test_error_for_damaged_images_names_the_file(tmp_path, kind):
 
 
 def test_missing_file_and_folder_raise(tmp_path):
-    with pytest.raises(InputError, match=r"gone\.png: there is no such file"):
+    with pytest.raises(InputError, match=r"gone\.png: no such file"):
         decode(tmp_path / "gone.png", 16)
     with pytest.raises(InputError, match="cannot be read"):
         decode(tmp_path, 16)
@@ -317,7 +317,7 @@ def test_bad_images_are_skipped_and_listed(folder, tmp_path, where):
         store = ImageStore(folder, 16, on_bad_image="skip", **options)
         assert store.good_rows.tolist() == [0, 1, 2, 4, 6]
         assert [(bad.row, bad.name) for bad in store.bad] == [(3, str(folder[3])), (5, str(folder[5]))]
-        assert store.bad[1].reason == "there is no such file"
+        assert store.bad[1].reason == "no such file"
         assert torch.equal(store.batch([4, 6])[0], torch.from_numpy(decode(folder[4], 16)))
         with pytest.raises(InputError, match=r"photo 3\.png: .* row 3 is not among good_rows"):
             store.batch([2, 3])
@@ -359,7 +359,7 @@ def test_invalid_store_settings_raise(folder, tmp_path):
             ImageStore(folder, 16, **options)
     with pytest.raises(InputError, match="no image"):
         ImageStore([], 16)
-    with pytest.raises(InputError, match=r"photo 0\.png.*cannot be kept there"):
+    with pytest.raises(InputError, match=r"photo 0\.png.*cannot be stored there"):
         ImageStore(folder, 16, cache_path=folder[0]).prepare()
 
 

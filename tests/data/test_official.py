@@ -155,8 +155,8 @@ def test_voc_error_names_the_wrong_entry(tmp_path: Path, old: str, new: str, mes
     ("part", "listed", "message"),
     [
         ("train", ["2008_000001", "2008_000001"], "the image '2008_000001' occurs twice"),
-        ("val", ["2008_000001"], "the image '2008_000001' is also in the list before"),
-        ("train", [], "no image in it has an object"),
+        ("val", ["2008_000001"], "the image '2008_000001' is also in the previous list"),
+        ("train", [], "none of its images has an object"),
     ],
 )
 def test_voc_repeated_images_raise(tmp_path: Path, part: str, listed: list[str], message: str) -> None:
@@ -179,7 +179,9 @@ def test_user_voc_annotations(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="2008_000003"):
         voc.from_voc_annotations(root)
     annotation.write_text(annotation.read_text().replace("2008_000001.jpg", "2008_000002.jpg"))
-    with pytest.raises(InputError, match=r"000002\.xml: its image '2008_000002.jpg' is also that of 2008_000001\.xml"):
+    with pytest.raises(
+        InputError, match=r"000002\.xml: its image '2008_000002.jpg' is also the image of 2008_000001\.xml"
+    ):
         voc.from_voc_annotations(root)
 
 
@@ -412,7 +414,7 @@ def test_cub_error_names_the_missing_file(tmp_path: Path, missing: str) -> None:
         ("attributes/image_attribute_labels.txt", "1 1 0 1 2\n1 9 0 1 2\n", r"line 2 is \[1, 9, 0, 1\]"),
         ("images.txt", "1 a.jpg\n3 b.jpg\n", "line 2 is '3 b.jpg'"),
         ("train_test_split.txt", "1 0\n", "it has 1 lines, images.txt 8"),
-        ("train_test_split.txt", "".join(f"{row} 0\n" for row in range(1, 9)), "there is no training image"),
+        ("train_test_split.txt", "".join(f"{row} 0\n" for row in range(1, 9)), "no training images"),
         ("train_test_split.txt", "".join(f"{row} x\n" for row in range(1, 9)), "line 1 contains 'x'"),
         ("images.txt", "".join(f"{row} a.jpg\n" for row in range(1, 9)), "the image 'a.jpg' occurs twice"),
     ],

@@ -100,7 +100,7 @@ def test_features(directory):
     assert from_pack(directory, features="features-x.npy").store.dim == 4
     with pytest.raises(InputError, match=r"features-y\.npy: it has 4 rows, labels\.npz has 5"):
         from_pack(directory, features="features-y.npy")
-    with pytest.raises(InputError, match=r"features-z\.npy: there is no such file"):
+    with pytest.raises(InputError, match=r"features-z\.npy: no such file"):
         from_pack(directory, features="features-z.npy")
 
 
@@ -130,7 +130,7 @@ def test_missing_files_raise(directory):
         ({"observed": None}, "'observed' is missing"),
         ({"val": None}, "'validation' is missing"),
         ({"labels": LABELS[:, :2]}, r"'labels' has the shape \(5, 2\), expected \(5, 3\)"),
-        ({"labels": LABELS * 2}, "other values than 0 and 1"),
+        ({"labels": LABELS * 2}, "values other than 0 and 1"),
         ({"observed": OBSERVED + 1}, "'observed' runs from 0 to 3, not in -1 to 2"),
         ({"train": np.array([5])}, "'train' runs from 5 to 5, not in 0 to 4"),
         ({"val": np.array([0.5])}, "'validation' is a list of whole numbers"),
@@ -342,9 +342,9 @@ def test_image_names_of_a_pack_are_relative(tmp_path):
     [
         ("image,x,y\ncats/0.png,1,0\ncats/1.png,,1\n", {}, r"row 2 .*column 'x' is empty: all labels must be known"),
         ("image,x,y\ncats/0.png,1,0\ncats/0.png,1,1\n", {}, r"'cats/0\.png' occurs twice"),
-        ("image,x,y\ncats/0.png,1,0\ncats/9.png,1,1\n", {}, r"there is no image .*9\.png"),
+        ("image,x,y\ncats/0.png,1,0\ncats/9.png,1,1\n", {}, r"no image .*9\.png"),
         ("name,x,y\na,1,0\nb,1,1\n", {"label_column": "x"}, "no column contains image paths"),
-        ("image,x,y\ncats/0.png,1,0\ncats/1.png,0,1\n", {}, "rows is for validation"),
+        ("image,x,y\ncats/0.png,1,0\ncats/1.png,0,1\n", {}, "rows is assigned to validation"),
         ("image,x,y\ncats/0.png,1,0\n", {"test": 1.5}, r"test is 1\.5: it must be a share"),
         ("image,x,y\ncats/0.png,1,0\ncats/broken.png,0,1\n" + "cats/2.png,1,1\ncats/3.png,1,1\n", {}, "no image of"),
     ],
@@ -360,7 +360,7 @@ def test_invalid_inputs_of_a_pack_raise_and_leave_no_folder(tmp_path, labels, op
 
 def test_writing_a_pack_never_overwrites(tmp_path):
     (tmp_path / "pack").mkdir()
-    with pytest.raises(InputError, match="pack exists already"):
+    with pytest.raises(InputError, match="pack already exists"):
         write_pack(np.eye(20), label_table(tmp_path), tmp_path / "pack")
     with pytest.raises(InputError, match="absent: no such file or folder"):
         write_pack(tmp_path / "absent", label_table(tmp_path), tmp_path / "new")

@@ -172,7 +172,7 @@ def test_zeros_and_ones_beside_features(tmp_path: Path) -> None:
             r"may be in column 'note' or in the columns of 0 and 1 \('a', 'b'",
         ),
         ("image,label,a\nphotos/a.jpg,x,1\n", {"label_column": "label", "class_columns": ["a"]}, "both given"),
-        ("image,a\nphotos/a.jpg,1\n", {"class_columns": ["c"]}, "there is no column 'c'"),
+        ("image,a\nphotos/a.jpg,1\n", {"class_columns": ["c"]}, "no column 'c'"),
     ],
 )
 def test_invalid_columns_of_zeros_and_ones_raise(
@@ -282,7 +282,7 @@ def test_bad_images_in_a_table(photos: Path) -> None:
     assert from_table(path, on_bad_image="skip").store.good_rows.tolist() == [0]
     store = from_table(path, on_bad_image="skip").store
     path.unlink()
-    with pytest.raises(InputError, match="there is no such parquet file"):
+    with pytest.raises(InputError, match="no such parquet file"):
         store.prepare()
 
 
@@ -309,17 +309,17 @@ def test_features_in_columns_or_in_lists(tmp_path: Path) -> None:
         ("", {}, "cannot be read"),
         ("path,label\n", {}, "has no rows"),
         ("path,path\nphotos/a.jpg,x\n", {}, "two columns are named 'path'"),
-        ("photos/a.jpg,cat\nphotos/b.jpg,dog\n", {}, "must name the columns"),
+        ("photos/a.jpg,cat\nphotos/b.jpg,dog\n", {}, "must contain the column names"),
         ("path,label\nphotos/a.jpg,x,y\n", {}, r"the row 'photos/a\.jpg,x,y' has 3 cells, the header 2"),
         ("path,label\nphotos/a.jpg,x\n", {"label_column": "lable"}, r"no column 'lable' \(did you mean 'label'\?\)"),
-        ("path,a,b\nphotos/a.jpg,x,y\n", {}, "name it with label_column"),
+        ("path,a,b\nphotos/a.jpg,x,y\n", {}, "set label_column"),
         ("path,label\nphotos/a.jpg,x\nphotos/z.jpg,y\nphotos/y.jpg,y\n", {}, r"row 2 .*z\.jpg.*2 of 3 are missing"),
         ("path,label\nphotos/a.jpg,x\n,y\n", {}, "row 2 .*column 'path' is empty"),
         ("path,label\nphotos/a.jpg,0.25\nphotos/b.jpg,1\n", {}, "numbers such as 0.25"),
         ("path,label\nphotos/a.jpg,['x']\n", {}, "write several labels as"),
         ("path,label\nphotos/a.jpg,\n", {}, "no row has a label"),
         ("path,label,split\nphotos/a.jpg,x,dev\n", {}, "column 'split' is 'dev'"),
-        ("path,label,split\nphotos/a.jpg,x,test\n", {}, "there is no training row"),
+        ("path,label,split\nphotos/a.jpg,x,test\n", {}, "no training rows"),
         ("path,label,split\nphotos/a.jpg,x,train\nphotos/a.jpg,y,test\n", {}, "in two splits"),
         ("label,other\nx,y\n", {}, r"no column contains images .* or numbers"),
         ("f0,f1,label\n1,2,x\n3,,y\n", {}, "row 2 .*column 'f1' is empty"),
@@ -362,7 +362,7 @@ def test_feature_matrix_with_class_numbers(tmp_path: Path) -> None:
     assert (features_of(dataset) == matrix).all()
     assert dataset.classes == ("0", "1", "2")
     assert dataset.labels.single().tolist() == [0, 2, 1, -1, 0, 2]
-    assert dataset.notes[0] == "labels from labels.npy, beside the features."
+    assert dataset.notes[0] == "labels from labels.npy, next to the features."
     names = tmp_path / "classes.txt"
     names.write_text("red\ngreen\nblue\n")
     assert from_features(path, tmp_path / "labels.npy", classes=names).classes == ("red", "green", "blue")
@@ -381,7 +381,7 @@ def test_feature_matrix_with_a_table(tmp_path: Path) -> None:
 def test_invalid_labels_of_a_feature_matrix_raise(tmp_path: Path) -> None:
     path = tmp_path / "f.npy"
     np.save(path, np.ones((3, 2)))
-    with pytest.raises(InputError, match="no labels beside it"):
+    with pytest.raises(InputError, match="no labels next to it"):
         from_features(path)
     np.save(tmp_path / "labels.npy", np.array([0, 1]))
     with pytest.raises(InputError, match=r"labels 2 rows, .* has 3"):

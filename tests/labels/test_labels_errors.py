@@ -69,7 +69,7 @@ from support.label_tables import ANIMALS, full_table
             lambda: Labels.from_indices([0], ["cat", "dog", "cat"]),
             "classes 0 and 2 are both named 'cat': class names must differ.",
         ),
-        (lambda: Labels.from_indices([0], []), "there are no classes: a table of labels needs at least one."),
+        (lambda: Labels.from_indices([0], []), "classes is empty: a label table needs at least one class."),
         (lambda: Labels.from_indices([0], "cat"), "classes is the string 'cat': pass a list of names."),
         (
             lambda: Labels.from_indices([0], ["cat", ""]),

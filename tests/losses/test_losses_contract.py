@@ -252,7 +252,7 @@ def test_verified_negatives_are_pushed_down(name: str) -> None:
     ("arguments", "named"),
     [
         ({"name": "nosuch"}, "No loss named 'nosuch'.*an-ls"),
-        ({"name": "role"}, r"'role' is not a loss alone.*spml\.method\('role'\)"),
+        ({"name": "role"}, r"'role' is a method, not a loss.*spml\.method\('role'\)"),
         ({"name": "wan", "weight": 0.1}, "'wan' has no setting 'weight'.*negative_weight"),
         ({"name": "an", "epsilon": 0.1}, "'an' has no setting 'epsilon'.*none"),
         ({"name": "epr"}, "'epr' needs the setting k"),
@@ -308,8 +308,8 @@ def test_names_that_exist_only_as_methods_are_complete() -> None:
         ("splc", {}, "'splc' needs epoch"),
         ("plc", {}, "'plc' needs weak_logits"),
         ("em-apl", {}, "'em-apl' needs soft_labels"),
-        ("em", {"epoch": 2}, "'em' has no input 'epoch' at each step; it takes no further input"),
-        ("gr", {"epoch": 2}, "'gr' has no input 'epoch' at each step; it takes criterion.*progress"),
+        ("em", {"epoch": 2}, r"'em' takes no input 'epoch' at each step: call criterion\(logits, labels\)"),
+        ("gr", {"epoch": 2}, "'gr' takes no input 'epoch' at each step: call criterion.*progress"),
     ],
 )
 def test_missing_and_unknown_inputs_are_named(name: str, inputs: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Methods outside of the training loop: everything a method needs is given, or it raises."""
+"""Methods outside the training loop: everything a method needs is given, or it raises."""
 
 import doctest
 

@@ -156,7 +156,7 @@ def test_invalid_exports_raise(recovered: Recovered, tmp_path: Path) -> None:
         ("labels.json", None, "coco, label-studio, fiftyone; give the format"),
         ("labels.txt", None, "use the ending .csv or .parquet"),
         ("labels.csv", "excel", "unknown format 'excel'"),
-        ("nowhere/labels.csv", None, "cannot be written: there is no folder"),
+        ("nowhere/labels.csv", None, "cannot be written: the folder"),
     ):
         with pytest.raises(InputError, match=sentence):
             export(recovered, tmp_path / name, format=format)

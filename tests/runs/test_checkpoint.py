@@ -26,7 +26,7 @@ def test_background_writer_copies_and_reports_failures(tmp_path, monkeypatch):
         assert read_tensors(tmp_path / name)[0]["value"].tolist() == [1, 1, 1]
     lost = (tmp_path / "nowhere" / "d.safetensors", {"value": value}, {})
     files.write(lost)
-    with pytest.raises(InputError, match=r"d\.safetensors cannot be written: there is no folder"):
+    with pytest.raises(InputError, match=r"d\.safetensors cannot be written: the folder"):
         files.write(lost)
     files.write(lost)
     files.__exit__(KeyboardInterrupt)  # the original error is not hidden by the failed write
@@ -37,9 +37,9 @@ def test_background_writer_copies_and_reports_failures(tmp_path, monkeypatch):
 
 def test_damaged_checkpoint_is_named(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"not one")
-    with pytest.raises(InputError, match=r"x\.safetensors is not a file this program wrote"):
+    with pytest.raises(InputError, match=r"x\.safetensors was not written by spml"):
         read_tensors(tmp_path / "x.safetensors")
-    with pytest.raises(InputError, match="there is no file"):
+    with pytest.raises(InputError, match="no such file"):
         read_tensors(tmp_path / "y.safetensors")
 
 

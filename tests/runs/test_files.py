@@ -93,7 +93,7 @@ def test_folders_are_written_atomically(tmp_path):
 
 
 def test_missing_folder_is_reported(tmp_path):
-    with pytest.raises(InputError, match=r"a\.txt cannot be written: there is no folder"):
+    with pytest.raises(InputError, match=r"a\.txt cannot be written: the folder"):
         write_text(tmp_path / "no" / "a.txt", "new")
 
 

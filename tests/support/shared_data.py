@@ -1,4 +1,4 @@
-"""Development data beside the checkout. Tests that need it skip, with a reason, where it is absent."""
+"""Development data next to the checkout. Tests that need it skip, with a reason, where it is absent."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def shared_data(*parts: str) -> Path:
-    """A file of the development data beside the checkout, or a skip that names it."""
+    """A file of the development data next to the checkout, or a skip that names it."""
     path = SHARED.joinpath(*parts)
     if not path.exists():
-        pytest.skip(f"needs the development data {'/'.join(parts)} beside the checkout (../shared/data)")
+        pytest.skip(f"needs the development data {'/'.join(parts)} next to the checkout (../shared/data)")
     return path

@@ -49,9 +49,9 @@ def test_invalid_names_raise(name, tmp_path):
 
 
 def test_taken_names_and_folders_raise(tmp_path):
-    with pytest.raises(InputError, match="A method named 'em' exists already"):
+    with pytest.raises(InputError, match="A method named 'em' already exists"):
         write_method_package("em", tmp_path / "new")
-    with pytest.raises(InputError, match=r"exists already\. Choose another folder"):
+    with pytest.raises(InputError, match=r"already exists\. Choose another folder"):
         write_method_package("my-loss", tmp_path)
     assert not list(tmp_path.iterdir())
 

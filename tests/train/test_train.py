@@ -111,7 +111,7 @@ def test_checkpoint_of_another_data_set_raises(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_missing_gpu_raises():
-    with pytest.raises(InputError, match="there is no GPU here"):
+    with pytest.raises(InputError, match="no GPU is available"):
         choose_device("cuda")
 
 

@@ -1,4 +1,4 @@
-"""What only makes a GPU faster. Without this package everything works, but slower."""
+"""Optional GPU acceleration. Without this package everything works, but more slowly."""
 
 from spml.accel.gpu import GpuAccelerator, Parts
 

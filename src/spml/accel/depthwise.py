@@ -2,7 +2,7 @@
 
 Networks from TensorFlow pad one side more than the other where they halve an image. PyTorch's convolutions cannot, so
 images are first copied into larger ones, and gradients are cropped from larger ones: on the largest layers that takes
-longer than the convolution. These kernels treat pixels outside of the image as zeros instead.
+longer than the convolution. These kernels treat pixels outside the image as zeros instead.
 
 All images are in channels-last order, that is (pixels, channels) matrices.
 """

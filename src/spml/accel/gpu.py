@@ -18,12 +18,12 @@ from spml.methods import Batch, Clock
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts in use. All of them are by default; benchmarks/steps.py measures their gains."""
+    """The parts in use, by default all of them; benchmarks/steps.py measures their gains."""
 
     graph: bool = True  # replay a recorded step; the parts below marked * need it
-    prefetch: bool = True  # * prepare the next batch on a stream of its own
+    prefetch: bool = True  # * prepare the next batch on a separate stream
     norm: bool = True  # fused batch normalisation
-    convolutions: bool = True  # depthwise kernels; * weight gradients on a stream of their own
+    convolutions: bool = True  # depthwise kernels; * weight gradients on a separate stream
     bf16_weights: bool = True  # * convert all weights to bfloat16 at once
 
 

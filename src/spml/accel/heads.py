@@ -11,7 +11,7 @@ from spml.methods import Clock
 
 
 class Branch(Protocol):
-    """Work with a stream of its own, as a group of heads or a method within a group."""
+    """Work that runs on its own stream: a group of heads, or a method within a group."""
 
     @property
     def stream(self) -> torch.cuda.Stream | None: ...
@@ -67,7 +67,7 @@ def replay_epoch(groups: Sequence[HeadSteps], clock: Clock, rows: int, device: t
     within = torch.arange(size, device=device)
     side_stream = new_stream()
     side_stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side_stream):  # the first batch runs eagerly, as a warm-up outside of the default stream
+    with torch.cuda.stream(side_stream):  # the first batch runs eagerly, as a warm-up outside the default stream
         for group in groups:
             group.step(group.order[:size], watched)
     torch.cuda.current_stream().wait_stream(side_stream)

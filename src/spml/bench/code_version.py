@@ -16,7 +16,7 @@ PARTS = ("labels", "losses", "metrics", "methods", "models", "data", "accel", "t
 def code_version(method: str) -> str:
     """Digest of the source that decides the results of a method.
 
-    It covers the packages that a training uses, and for a method that lives outside of this package all modules of
+    It covers the packages that a training uses, and for a method that lives outside this package all modules of
     its own package, or its file. Comments, docstrings and formatting do not count.
 
     Parameters
@@ -39,7 +39,7 @@ def _package_version() -> str:
 
 
 def plugin_files(method: str) -> list[Path]:
-    """The files of a method that lives outside of this package: its top-level package, or its module."""
+    """The files of a method that lives outside this package: its top-level package, or its module."""
     modules = {part.__module__ for part in METHODS[method].__mro__}
     modules.add(getattr(METHODS[method], "function", METHODS[method]).__module__)
     places: list[Path] = []

@@ -240,7 +240,7 @@ def explain_diverged(results: Sequence[RunResult]) -> str:
     if not lost:
         return ""
     return (
-        f"{', '.join(lost)}: not finite after the first epoch at the best of all settings that were tried. Use lower "
+        f"{', '.join(lost)}: diverged in the first epoch with all settings that were tried. Use lower "
         "learning rates, or check the loss at large logits."
     )
 

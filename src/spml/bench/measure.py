@@ -29,7 +29,7 @@ def described(experiment: Experiment) -> Row:
 
 
 def diverged(experiment: Experiment) -> Row:
-    """The row of a run whose model was not finite after any epoch: chosen last, with nothing measured."""
+    """The row of a run whose model was not finite after any epoch: it ranks last and has no measurements."""
     return described(experiment) | {"validation_map": 0.0, "seconds": None, "diverged": True}
 
 
@@ -84,7 +84,7 @@ def _recovery(draw: LabelDraw, dataset: Dataset, training: Tensor) -> Row:
 
 
 def _threshold(experiment: Experiment) -> float:
-    """Where the method itself calls a label present: its setting `threshold`, or 0.5."""
+    """The probability above which the method itself counts a label as present: its setting `threshold`, or 0.5."""
     defaults = {f.name: f.default for f in fields(METHODS[experiment.method].Settings)}
     return float(experiment.settings.get("threshold", defaults.get("threshold", 0.5)))
 

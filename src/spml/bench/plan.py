@@ -108,22 +108,22 @@ def plan(
     _check_name(name)
     sources = _sources(data or _built_in(name), kind)
     if need_data and not sources:
-        raise InputError("give the data: --data voc12=PATH")
+        raise InputError("no data: pass --data voc12=PATH")
     study = load_study(name, features=features, changes=changes) if is_study(name) else None
     protocol = study.protocol if study else load_protocol(name, changes)
     if features and not protocol.features:
-        raise InputError(f"{name} trains networks on images; on features run cole2021-linear or features")
+        raise InputError(f"{name} trains networks on images. For features, run cole2021-linear or features")
     names = [source.name for source in sources] or _planned_data(protocol, study)
     protocol.check_data(names)
     asked = None if methods is None else list(dict.fromkeys(methods))
     entries = protocol.entries(asked or (list(study.run) if study else None))
     if not entries:
-        raise InputError(f"{name} names no methods: give it a table [methods.an], or name some with --methods")
+        raise InputError(f"{name} lists no methods: add a table such as [methods.an], or pass --methods")
     chosen = search or protocol.search
     one_of("--search", "it", chosen, SEARCHES)
     for option, value in (("--trials", trials), ("--storage", storage)):
         if value is not None and chosen != "optuna":
-            raise InputError(f"{option} is for --search optuna, and the search here is {chosen!r}")
+            raise InputError(f"{option} works only with --search optuna, but the search is {chosen!r}")
     space = "grid" if chosen == "optuna" else chosen
     searches = (study or protocol).searches(names, entries, space)
     _check_varied(searches, sources)
@@ -140,7 +140,7 @@ def parse_seeds(text: str | None) -> tuple[int, ...]:
     try:
         seeds = tuple(dict.fromkeys(int(part) for part in text.split(","))) if text else ()
     except ValueError:
-        raise InputError(f"--seeds {text} is not a list of whole numbers, as 0,1,2") from None
+        raise InputError(f"--seeds {text} is not a list of whole numbers such as 0,1,2") from None
     if any(not 0 <= seed < 2**63 for seed in seeds):
         raise InputError(f"--seeds {text}: a seed is a whole number from 0 to 2^63 - 1")
     return seeds
@@ -187,14 +187,14 @@ def _planned_data(protocol: Protocol, study: Study | None) -> list[str]:
 
 
 def _check_varied(searches: Sequence[Search], sources: Sequence[DataSource]) -> None:
-    """Raise an error if a study varies the network while the features are given: its rows would be equal."""
+    """Raise an error if a study varies the network on precomputed features: all its rows would be equal."""
     files = {source.name: source.feature_file for source in sources}
     for search in searches:
         file = files.get(search.base.data)
         if search.base.features and search.varied in ("backbone", "image_size") and file is not None:
             raise InputError(
-                f"{search.base.data}: {search.varied} cannot be varied on the features of {file.name}, which "
-                "are given; it can on images, or on data without a features*.npy, whose features are computed"
+                f"{search.base.data}: {search.varied} cannot be varied on the precomputed features "
+                f"{file.name}: use images, or data without a features*.npy file, whose features are then computed"
             )
 
 
@@ -203,8 +203,8 @@ def _check_k(searches: Sequence[Search]) -> None:
         given = search.base.k, search.base.settings.get("k")
         if METHODS[search.base.method].needs.k and given == (None, None) and "settings.k" not in search.space:
             raise InputError(
-                f"{search.base.entry} needs k, the average number of labels per row: give k to "
-                f"data.{search.base.data}, or to its settings"
+                f"{search.base.entry} needs k, the average number of labels per row: set "
+                f"data.{search.base.data}.k, or k in the method's settings"
             )
 
 

@@ -183,10 +183,12 @@ class Protocol:
             linear_init=_linear_init(given.get("linear_init"), f"{self.name}: {entry}"),
         )
         if self.features and METHODS[name].objective is Method.objective:
-            raise InputError(f"{self.name}: {entry} defines no objective, only a loss of images: it needs images")
+            raise InputError(
+                f"{self.name}: {entry} defines only a loss for images, no objective: it cannot train on features"
+            )
         if self.features and METHODS[name].needs.head != "linear":
             raise InputError(
-                f"{self.name}: {entry} needs the head {METHODS[name].needs.head!r}, which features cannot have"
+                f"{self.name}: {entry} needs the head {METHODS[name].needs.head!r}, which is not available for features"
             )
         if self.features and (base.head not in (None, "linear") or base.head_settings or base.linear_init):
             raise InputError(
@@ -351,7 +353,7 @@ def _check_entry(where: str, entry: str, table: Any, data: Mapping[str, Any], li
     parts = [(where, table)]
     for data_name, on in table.get("on", {}).items():
         if data_name not in data:
-            raise InputError(f"{where}: no data set {data_name!r}; there are {', '.join(data)}")
+            raise InputError(f"{where}: no data set {data_name!r}; available: {', '.join(data)}")
         known_keys(f"{where}.on.{data_name}", on, _ON)
         parts.append((f"{where}.on.{data_name}", on))
     for place, part in parts:

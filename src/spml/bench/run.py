@@ -80,7 +80,7 @@ def _write(plan: Plan, runner: Runner, results: Sequence[RunResult], out: Path) 
     by_measure = {measure: compare.lines_of(results, paper, measure) for measure in measures}
     lines = by_measure[measures[0]]
     if not lines:
-        raise InputError(compare.explain_diverged(results) or f"nothing was measured of {MEASURES[measures[0]]}")
+        raise InputError(compare.explain_diverged(results) or f"no run has a value for {MEASURES[measures[0]]}")
     rows = compare.run_rows(results, origin_of(str(choose_device(runner.device))), plan.protocol.name)
     notes = _notes(plan, runner, results, lines, MEASURES[measures[0]])
     compare.write_csv(out / "runs.csv", rows)

@@ -196,7 +196,7 @@ class Runner:
             best = run_experiment(experiment, dataset, path.parent, **options)
         except DivergedError:
             if (path.parent / "best.safetensors").exists():
-                raise  # it diverged later: its earlier epochs are not thrown away
+                raise  # it diverged later: its earlier epochs are kept
             row = diverged(experiment) | row
         else:
             row |= network_row(experiment, dataset, open_run(path.parent), best)

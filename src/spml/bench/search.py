@@ -118,7 +118,7 @@ def _open_storage(address: str | None) -> Any:
     try:
         import optuna
     except ImportError:
-        raise InputError("--search optuna needs its package: pip install 'spml[search]'") from None
+        raise InputError("--search optuna needs the package optuna: pip install 'spml[search]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if address is None:
         return None
@@ -130,13 +130,13 @@ def _open_storage(address: str | None) -> Any:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InputError(
             f"--storage {without_password(address)} cannot be opened ({without_password(reason)}): give the address of "
-            "a database that can be reached, as sqlite:///search.db"
+            "a reachable database, such as sqlite:///search.db"
         ) from None
 
 
 @contextmanager
 def _explain_lost_storage(address: str | None) -> Iterator[None]:
-    """Explain in a sentence that the database has gone away during the search; results are kept."""
+    """Raise a clear error if the database becomes unreachable during the search; results are kept."""
     from optuna.exceptions import OptunaError
 
     try:

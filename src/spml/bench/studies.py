@@ -211,7 +211,7 @@ def _side(stem: str, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     other = "images" if name == "features" else "features"
     if name not in raw:
         hint = "leave --features out" if name == "features" else "give --features"
-        raise InputError(f"the study {stem} is on {other} only: {hint}" if other in raw else f"{stem}: no protocol")
+        raise InputError(f"the study {stem} runs on {other} only: {hint}" if other in raw else f"{stem}: no protocol")
     side = dict(raw[name])
     known_keys(f"{stem}: {name}", side, _SIDE)
     if "protocol" not in side:
@@ -223,7 +223,7 @@ def _check_run(stem: str, raw: Mapping[str, Any], run: Any) -> None:
     if "title" not in raw or run is None:
         raise InputError(f"{stem}: {'run' if 'title' in raw else 'title'!r} is missing")
     if not isinstance(run, list) or not run or not all(isinstance(one, str) for one in run):
-        raise InputError(f'{stem}: run must be a list of methods, as ["an", "em"]')
+        raise InputError(f'{stem}: run must be a list of methods, such as ["an", "em"]')
     check_distinct(f"{stem}: run", run)
 
 
@@ -249,12 +249,12 @@ def _check_show(stem: str, show: Any) -> tuple[str, ...]:
     y = show.get("y", "test_map")
     measures = [y] if isinstance(y, str) else y
     if not isinstance(measures, list) or not measures:
-        raise InputError(f"{stem}: show.y must name a measure, of {', '.join(MEASURES)}")
+        raise InputError(f"{stem}: show.y must be a measure or a list of measures: {', '.join(MEASURES)}")
     for measure in measures:
         if measure not in list(MEASURES):
-            raise InputError(f"{stem}: show.y must be of {', '.join(MEASURES)}, not {measure!r}")
+            raise InputError(f"{stem}: show.y must be one of {', '.join(MEASURES)}, not {measure!r}")
     if show.get("x", "labels") not in COLUMNS:
-        raise InputError(f"{stem}: show.x must be of {', '.join(COLUMNS)}, not {show['x']!r}")
+        raise InputError(f"{stem}: show.x must be one of {', '.join(COLUMNS)}, not {show['x']!r}")
     return tuple(measures)
 
 

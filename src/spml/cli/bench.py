@@ -28,7 +28,7 @@ def command(
     kind: Annotated[str | None, typer.Option(help="Format of the data, if it cannot be detected.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for runs, tables and report. If it holds an interrupted benchmark, it resumes."),
+        typer.Option(help="Folder for runs, tables and report. If it holds an interrupted benchmark, that resumes."),
     ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Comma-separated methods. Default: all methods of the protocol.")
@@ -46,7 +46,7 @@ def command(
     storage: Annotated[
         str | None, typer.Option(help="optuna: shared storage, for example sqlite:///search.db.")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Number of runs at the same time.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Number of concurrent runs.", min=1)] = 1,
     device: DeviceOption = "auto",
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="key=value: change a value of the protocol. Repeatable.")
@@ -70,7 +70,7 @@ def command(
 
     choose_device(device)  # validate early, before any data is read
     if out is None and not dry_run:
-        raise InputError("give the folder for the results: --out DIR")
+        raise InputError("no folder for the results: pass --out DIR")
     planned = plan(
         name,
         data or (),

@@ -15,7 +15,7 @@ def command(
     run: RunArgument,
     inputs: Annotated[
         list[Path],
-        typer.Argument(help="Images or folders of images; or one .npy of features; or one .parquet of either."),
+        typer.Argument(help="Images or folders of images, one .npy feature matrix, or one .parquet file."),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .jsonl.")],
     threshold: Annotated[

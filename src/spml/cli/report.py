@@ -25,7 +25,7 @@ def command(
     from spml.runs.outputs import writing_output
 
     if landscape and len(runs) < 2:
-        raise InputError("--landscape compares networks: give at least two runs")
+        raise InputError("--landscape compares networks: pass at least two runs")
     finished = [open_run(run) for run in runs]
     with writing_output(out, *runs, force=force):
         landscapes = {run.name: loss_landscape(run) for run in finished} if landscape else None

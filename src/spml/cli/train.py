@@ -103,7 +103,7 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
         if not equals or not name:
             raise InputError(f"--setting {pair} is not of the form name=value")
         if name in settings:
-            raise InputError(f"--setting {name} is given twice: give it once")
+            raise InputError(f"--setting {name} is given twice: pass it once")
         settings[name] = _value(text)
     return settings
 

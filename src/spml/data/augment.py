@@ -18,7 +18,7 @@ RandAugment draws its operations, with replacement, from the 14 below. `magnitud
   shear-x, shear-y                          ± 0.3·M/30 about the centre
   translate-x, translate-y                  ± 150/331·M/30 of the side
 
-Pixels that a rotation, shear or translation takes from outside of the image, and Cutout's square, are mid grey.
+Pixels that a rotation, shear or translation takes from outside the image, and Cutout's square, are mid grey.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def _warp_matrices(operation: Tensor, level: Tensor, images: Tensor) -> Tensor:
 
 
 def _warp(images: Tensor, matrices: Tensor, edge: Literal["border", "grey"]) -> Tensor:
-    """Bilinear sampling; outside of the image its border, or mid grey."""
+    """Bilinear sampling; outside the image its border, or mid grey."""
     height, width = images.shape[-2:]
     to_grid = 2 / torch.tensor([[width], [height]])  # grid_sample uses -1 to 1 from edge to edge
     by_x, by_y, shift = _move(matrices * to_grid, images.device)[:, None, None].unbind(-1)

@@ -72,7 +72,7 @@ def truth_closed() -> Iterator[None]:
 class Truth:
     """The full labels of all rows, for evaluation and simulation only.
 
-    Inside of `truth_closed`, which surrounds every training, neither `open` nor `largest_share` gives anything.
+    Inside `truth_closed`, which surrounds every training, neither `open` nor `largest_share` gives anything.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class Dataset:
     names : array of N str
         A unique name per row: a path relative to the data, or an id.
     labels : Labels
-        The labels to learn from. Rows outside of `train` may have none.
+        The labels to learn from. Rows outside `train` may have none.
     truth : Truth or None
         The full labels, where they exist.
     train, validation, test : arrays of int64

@@ -35,7 +35,7 @@ FORMATS = {
     "cub": Format("cub", "from_cub", "CUB-200-2011: a folder with images.txt and attributes/*_attribute_labels.txt"),
     "table": Format("table", "from_table", "a table (.csv, .tsv or .parquet), or a folder with one and the images"),
     "coco-json": Format("coco", "from_coco_json", "your own annotations as COCO json: a .json file"),
-    "features": Format("table", "from_features", "a feature matrix (.npy) with labels beside it"),
+    "features": Format("table", "from_features", "a feature matrix (.npy) with labels next to it"),
     "folder": Format("folder", "from_folder", "a folder per class: a folder of folders of images"),
 }
 """By the name that `kind` takes."""
@@ -126,7 +126,7 @@ def _layouts(path: Path) -> dict[str, bool]:
     has_table = bool(_tables(path) and _only_table(path))
     folders = (entry for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
     class_folders = sum(not os.path.exists(os.path.join(entry, "run.json")) for entry in folders)  # not run folders
-    # One folder beside a table holds its images; several may be classes. For loose images `from_folder` raises.
+    # A single folder next to a table holds its images; several may be classes. For loose images `from_folder` raises.
     loose = any(file.suffix.lower() in SUFFIXES for file in path.iterdir())
     return {"table": has_table, "folder": class_folders > 1 or (not has_table and (class_folders > 0 or loose))}
 
@@ -164,7 +164,7 @@ def _check_options(kind: str, function: Callable[..., Dataset], options: dict[st
 
 
 def _recorded(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options as JSON holds them, with absolute paths; the features of a pack are a name inside of it."""
+    """The options as JSON holds them, with absolute paths; the features of a pack are a name inside it."""
     recorded = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     for name in _PATH_OPTIONS:
         if isinstance(recorded.get(name), str) and not (kind == "pack" and name == "features"):

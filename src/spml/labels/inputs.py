@@ -35,7 +35,7 @@ def check_classes(classes: Iterable[str]) -> tuple[str, ...]:
         if not isinstance(name, str) or not name:
             raise InputError(f"class {i} is named {name!r}: a class name must be a non-empty string.")
     if not names:
-        raise InputError("there are no classes: a table of labels needs at least one.")
+        raise InputError("classes is empty: a label table needs at least one class.")
     if repeat := _first_repeat(names):
         raise InputError(
             f"classes {repeat[0]} and {repeat[1]} are both named {names[repeat[0]]!r}: class names must differ."

@@ -339,7 +339,7 @@ class Labels:
             return values
         if isinstance(values, str) or not hasattr(values, "__len__"):
             raise InputError(f"labels cannot be read from a {type(values).__name__}: pass one entry per row.")
-        # NumPy would turn numbers beside a string into strings, so lists are examined first.
+        # NumPy would turn numbers in a list with strings into strings, so lists are examined first.
         array = as_array(values) if hasattr(values, "__array__") else None
         if array is None or array.dtype.kind in "OU":
             rows = list(values) if array is None else array.tolist()

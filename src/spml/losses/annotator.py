@@ -28,7 +28,7 @@ def _nodes(values: np.ndarray, like: Tensor) -> Tensor:
 
 
 def log_probability_observed(logits: Tensor, labels: Tensor) -> Tensor:
-    """log E[m / (m + S)] per row: S unknown labels are present beside the m ≥ 1 known positives; 0 where m = 0.
+    """log E[m / (m + S)] per row: S unknown labels are present in addition to the m ≥ 1 known positives; 0 where m = 0.
 
     This is the probability that the first label picked is a known one. Verified negatives are not present.
     """

@@ -44,7 +44,7 @@ class Loss(nn.Module):
         super().__init__()
         if name in ONLY_METHODS:
             raise InputError(
-                f"{name!r} is not a loss alone: it needs state or a head of its own. Use spml.method({name!r})."
+                f"{name!r} is a method, not a loss: it needs its own state or head. Use spml.method({name!r})."
             )
         if name not in LOSSES:
             raise InputError(f"No loss named {name!r}. Available losses: {', '.join(sorted(LOSSES))}.")
@@ -102,12 +102,12 @@ class Loss(nn.Module):
 
     def _check_inputs(self, positional: int, named: dict[str, Any]) -> None:
         names = list(self._inputs)
-        call = f"criterion(logits, labels, {', '.join(f'{name}=…' for name in names)})" if names else "no further input"
+        call = f"criterion({', '.join(['logits', 'labels', *(f'{name}=…' for name in names)])})"
         for name in named:
             if name not in names:
-                raise InputError(f"loss {self.name!r} has no input {name!r} at each step; it takes {call}")
+                raise InputError(f"loss {self.name!r} takes no input {name!r} at each step: call {call}")
         if positional > len(names):
-            raise InputError(f"loss {self.name!r} received {positional} further inputs; it takes {call}")
+            raise InputError(f"loss {self.name!r} received {positional} additional inputs: call {call}")
         missing = [name for name in names[positional:] if self._inputs[name] and name not in named]
         if missing:
             raise InputError(f"loss {self.name!r} needs {', '.join(missing)} at each step: {call}")
@@ -169,7 +169,7 @@ def loss(name: str, *, reduction: Reduction = "mean", **settings: Setting) -> Lo
 
     Notes
     -----
-    Losses, [further inputs at each step] and settings with their defaults:
+    Losses, [additional inputs at each step] and settings with their defaults:
 
     - bce: cross-entropy on full labels
     - bce-ls: bce with label smoothing; smoothing=0.1

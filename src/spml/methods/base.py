@@ -373,7 +373,7 @@ class Method(nn.Module):
         return self.of_logits(model(batch.views[0]).logits, batch.labels, batch.rows, clock)
 
     def of_logits(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
-        """Compute the objective; if the logits are those of an ensemble, side by side, the sum of the members'."""
+        """Compute the objective; for the concatenated logits of an ensemble, the sum over its members."""
         classes = labels.shape[-1]
         if logits.shape[-1] == classes:
             return self.objective(logits, labels, rows, clock)
@@ -432,7 +432,7 @@ class Method(nn.Module):
 
 
 def _guard_objective(objective: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Raise where the objective of one view is less than the method."""
+    """Raise an error if the objective of one view is not the whole method."""
 
     @functools.wraps(objective)
     def guarded(self: Method, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
@@ -445,7 +445,7 @@ def _guard_objective(objective: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if self.on_features and len(self.ensemble):
             raise InputError(
                 f"method {self.name!r} trains {len(self.ensemble)} heads on features: call of_logits or loss with "
-                f"their logits side by side, {len(self.ensemble)} · {self.classes} columns"
+                f"the logits of all heads concatenated, {len(self.ensemble)} · {self.classes} columns"
             )
         return objective(self, logits, labels, rows, clock)
 
@@ -453,7 +453,7 @@ def _guard_objective(objective: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _guard_loss(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Raise where a batch has fewer views than the method needs."""
+    """Raise an error if a batch has fewer views than the method needs."""
 
     @functools.wraps(loss)
     def guarded(self: Method, batch: Batch, model: Model, clock: Clock) -> Tensor:

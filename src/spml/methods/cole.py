@@ -121,7 +121,7 @@ class _Role(Method):
 
 @register
 class Role(_Role):
-    """ROLE as published: one parameter per (row, class), updated by dense Adam, also for rows outside of the batch."""
+    """ROLE as published: one parameter per (row, class), updated by dense Adam, also for rows outside the batch."""
 
     name = "role"
     summary = "Estimates every unknown label during training, regularised to k positives per row."

@@ -30,7 +30,7 @@ class PluginWarning(UserWarning):
 
 
 class _Methods(UserDict[str, type[Method]]):
-    """Method classes by name. Plug-ins are loaded when the names are listed, or one of them is not ours."""
+    """Method classes by name. Plug-ins are loaded when all names are listed or a name is not built in."""
 
     loaded = False
 

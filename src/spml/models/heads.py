@@ -333,7 +333,7 @@ HEADS: dict[str, type[LinearHead] | type[CamHead] | type[LabelWiseHead]] = {
 
 
 def build_head(name: str, channels: int, num_classes: int, settings: Mapping[str, Any]) -> Head:
-    """Build a head by its name in `HEADS`; an unknown name or setting raises an `InputError` that lists the known."""
+    """Build a head by its name in `HEADS`. For unknown names or settings, the error lists the known ones."""
     if name not in HEADS:
         raise InputError(f"no head named {name!r}. Available heads: {', '.join(HEADS)}")
     known = HEADS[name].setting_names()

@@ -186,8 +186,7 @@ def _image_tensor(image: Any, row: int, size: int, policy: Policy) -> torch.Tens
         image = Image.fromarray(eight_bits.permute(1, 2, 0).numpy())
     elif not isinstance(image, (str, PathLike, Image.Image)):
         raise InputError(
-            f"input {row} is of type {type(image).__name__}: an image is given as a path, a PIL image, an array or a "
-            "tensor"
+            f"input {row} is of type {type(image).__name__}: an image must be a path, a PIL image, an array or a tensor"
         )
     return torch.from_numpy(decode(image, size, policy, name=f"input {row}"))
 
@@ -209,7 +208,7 @@ def _channels_first(image: npt.NDArray[Any] | torch.Tensor, row: int) -> torch.T
         return pixels
     pixels = pixels.float()
     if not ((pixels >= 0) & (pixels <= 1)).all():
-        raise InputError(f"input {row} holds values outside of 0..1: float images are in 0..1, uint8 images in 0..255")
+        raise InputError(f"input {row} holds values outside 0..1: float images are in 0..1, uint8 images in 0..255")
     return pixels
 
 

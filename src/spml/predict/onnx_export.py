@@ -131,7 +131,7 @@ def _metadata(predictor: Predictor) -> dict[str, str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's notes on its own progress and deprecations."""
+    """Silence the exporter's messages about progress and deprecations."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

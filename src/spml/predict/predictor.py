@@ -122,7 +122,7 @@ def open_predictor(run: Path, device: str = "auto") -> Predictor:
     if is_pretrained(run):
         return load_pretrained(run, device)[0]
     if not (run / "best.safetensors").exists():
-        raise InputError(f"{run} is not a finished run: it holds no best.safetensors")
+        raise InputError(f"{run} is not a finished run: it has no best.safetensors")
     finished = (run / PREDICTIONS).exists()
     options = read_record(run / PREDICTIONS)["source"]["options"] if finished else {}
 

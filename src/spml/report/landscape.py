@@ -34,7 +34,7 @@ class Landscape:
     offsets: npt.NDArray[np.float64]
 
     def rise(self) -> npt.NDArray[np.float64]:
-        """Difference of each value to the lowest."""
+        """Difference between each value and the lowest."""
         over: npt.NDArray[np.float64] = self.values - self.values.min()
         return over
 

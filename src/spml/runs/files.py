@@ -49,12 +49,12 @@ def read_json(path: Path, *keys: str) -> Any:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
+        raise InputError(f"{path}: no such file") from None
     except ValueError as error:
-        raise InputError(f"{path} is not a file this program wrote ({error})") from None
+        raise InputError(f"{path} was not written by spml ({error})") from None
     for key in keys:
         if not isinstance(content, dict) or key not in content:
-            raise InputError(f"{path} is not a file this program wrote ({key!r} is missing)")
+            raise InputError(f"{path} was not written by spml ({key!r} is missing)")
     return content
 
 
@@ -75,6 +75,6 @@ def _read(path: Path, tensors: bool) -> tuple[dict[str, Tensor], dict[str, Any]]
             names = list(file.keys()) if tensors else []
             return {name: file.get_tensor(name) for name in names}, record
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
+        raise InputError(f"{path}: no such file") from None
     except (SafetensorError, KeyError, ValueError) as error:
-        raise InputError(f"{path} is not a file this program wrote ({error})") from None
+        raise InputError(f"{path} was not written by spml ({error})") from None

@@ -61,7 +61,7 @@ class RunFolder:
     truth: Labels | None
     """The full labels, if known; entries that are unknown are 0."""
     probabilities: Float32
-    """Predictions of shape (N, L); NaN for rows outside of the three parts."""
+    """Predictions of shape (N, L); NaN for rows outside the three parts."""
     train: Int64
     validation: Int64
     test: Int64
@@ -185,7 +185,7 @@ def unfinished(folder: Path) -> str | None:
 
 
 def check_output_path(out: Path, folder: Path) -> None:
-    """Raise `InputError` if an output file would replace the run's data, or would be taken for a part of it."""
+    """Raise `InputError` if an output file would replace the run's data, or would be mistaken for part of it."""
     if not (folder / PREDICTIONS).exists():  # an unfinished run does not record where its data is
         return
     source = read_record(folder / PREDICTIONS)["source"]
@@ -196,5 +196,5 @@ def check_output_path(out: Path, folder: Path) -> None:
     of_images = {home, Path(options.get("image_root") or home)}
     if (suffix in _TABLES and place.parent == data) or (suffix in SUFFIXES and of_images & set(place.parents)):
         raise InputError(
-            f"--out {out} lies in the data folder {home}, where it would be taken for data: use another folder"
+            f"--out {out} lies in the data folder {home}, where it would be mistaken for data: use another folder"
         )

@@ -47,7 +47,7 @@ def tracker(name: str, folder: Path) -> Tracker:
     try:
         return _TRACKERS[name](folder)
     except ImportError:
-        raise InputError(f"track={name} needs its package: pip install 'spml[track]'") from None
+        raise InputError(f"track={name} needs an additional package: pip install 'spml[track]'") from None
 
 
 class RunLog:

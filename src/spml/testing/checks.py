@@ -118,7 +118,7 @@ def check_permutations(make: MakeMethod) -> None:
 
 
 def check_extreme_logits(make: MakeMethod) -> None:
-    """4. Values and gradients are finite at logits of ±1e4, also in half precision."""
+    """4. Values and gradients are finite at logits of ±1e4, even in half precision."""
     examples = tiny_examples(make())
     rows = torch.arange(6)
     labels = examples.labels.batch(rows)

@@ -92,7 +92,7 @@ def _one_of_two(rank: int, names: list[str], temporary: str, plugins: tuple[str,
     torch.set_num_threads(1)
     import_plugins(plugins)
     os.environ.update(WORLD_SIZE="2", RANK=str(rank))
-    # They meet at a file: a port could be taken.
+    # The processes find each other through a file, because a port might be in use.
     torch.distributed.init_process_group("gloo", f"file://{temporary}/meeting", rank=rank, world_size=2)
     for name in names:
         tiny_run(lambda name=name: method(name), Path(temporary, "together", name)).fit()  # type: ignore[misc]

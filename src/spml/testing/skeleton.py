@@ -50,10 +50,10 @@ def write_method_package(name: str, folder: str | Path) -> list[Path]:
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise InputError(f"{name!r} is not a method name: use lower-case letters, digits and hyphens, as in my-loss")
     if name in METHODS:
-        raise InputError(f"A method named {name!r} exists already. Choose another name.")
+        raise InputError(f"A method named {name!r} already exists. Choose another name.")
     folder = Path(folder)
     if folder.exists():
-        raise InputError(f"{folder} exists already. Choose another folder.")
+        raise InputError(f"{folder} already exists. Choose another folder.")
     identifier = name.replace("-", "_")
     words = {
         "name": name,

@@ -34,7 +34,7 @@ class BatchMaker:
     def order(self, epoch: int) -> np.ndarray:
         """The positions of all training rows, in the order of this epoch."""
         draw, store = np.random.default_rng(step_seed(self.settings.seed, epoch, 0)), self.training.store
-        if isinstance(store, FeatureStore):  # a large file is read in an order of its own
+        if isinstance(store, FeatureStore):  # a large file is read in its own order
             return store.order(self.training.rows, self.settings.batch_size, draw)
         return draw.permutation(len(self.training.rows))
 

@@ -27,7 +27,7 @@ def choose_device(name: str = "auto") -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device is {name}, but there is no GPU here: use device cpu")
+        raise InputError(f"device is {name}, but no GPU is available: use cpu")
     try:
         return torch.device(name)
     except RuntimeError:

@@ -43,7 +43,7 @@ class Examples:
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.labels):
-            raise InputError(f"{len(self.rows)} rows were given with labels for {len(self.labels)}")
+            raise InputError(f"{len(self.rows)} rows, but labels for {len(self.labels)}")
 
 
 def check_labels(method: Method, labels: Labels) -> None:

@@ -131,7 +131,7 @@ def refuse_other_settings(path: Path, record: Record) -> None:
     old = flat(read_json(path))
     new = flat(json.loads(json.dumps(record)))
     differing = [n for n in sorted(old.keys() | new.keys()) if old.get(n) != new.get(n)]
-    differing.sort(key=lambda name: (name != "method.name", name not in _DATA))  # the most telling first
+    differing.sort(key=lambda name: (name != "method.name", name not in _DATA))  # the most informative ones first
     if differing:
         shown = "; ".join(_DATA.get(n) or f"{n} was {old.get(n)!r}, now {new.get(n)!r}" for n in differing[:5])
         more = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""
@@ -143,4 +143,4 @@ def refuse_other_settings(path: Path, record: Record) -> None:
 def refuse_other_labels(path: Path, fingerprint: str, labels: Labels) -> None:
     """Raise `InputError` if a checkpoint belongs to other labels: its per-row memory would be meaningless."""
     if fingerprint != labels.fingerprint():
-        raise InputError(f"{path} belongs to another data set: its labels differ from those given now")
+        raise InputError(f"{path} belongs to another data set: its labels differ from the current ones")

@@ -52,7 +52,7 @@ def pooled_features(
     dtype : NumPy floating type
         Type of the returned features.
     progress : str, optional
-        Description of a progress bar. By default there is none.
+        Description of a progress bar. Default: none.
 
     Returns
     -------

@@ -22,7 +22,7 @@ def progress_bar(name: str, total: int, completed: int, shown: bool) -> Iterator
 
 @contextmanager
 def stop_on_signals(interrupted: threading.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM set the event. Has no effect outside of the main thread."""
+    """Ctrl-C and SIGTERM set the event. Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -185,7 +185,7 @@ def _first_heads(experiment: Experiment, grid: LinearInit) -> list[Experiment]:
 
 
 def _discard_unstarted_run(run: Trainer) -> None:
-    """Forget a run with other settings without any step: nothing is lost, and it would block this one."""
+    """Delete a run with other settings that has not taken a step: nothing is lost, and it would block this one."""
     record, last, best = (run.folder / name for name in ("run.json", "last.safetensors", "best.safetensors"))
     if run.processes.first and record.exists():
         with lock_folder(run.folder):
@@ -194,7 +194,7 @@ def _discard_unstarted_run(run: Trainer) -> None:
             if before not in (None, json.loads(json.dumps(run.record()))) and not has_steps:
                 last.unlink(missing_ok=True)
                 record.unlink()
-    run.processes.wait()  # the other processes must not read files that are about to go
+    run.processes.wait()  # the other processes must not read files that are about to be deleted
 
 
 def _log_unreadable_images(run: Trainer, dataset: Dataset) -> None:
@@ -204,7 +204,7 @@ def _log_unreadable_images(run: Trainer, dataset: Dataset) -> None:
 
 
 def as_shown(dataset: Dataset, draw: LabelDraw | None) -> Dataset:
-    """The data set with the training rows and labels of a draw, and no label known of any other row."""
+    """The data set with the training rows and labels of a draw, and no known labels for other rows."""
     if draw is None or draw == LabelDraw():
         return dataset
     rows, labels = draw.shown(dataset)

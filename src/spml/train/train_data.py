@@ -118,10 +118,10 @@ def train_data(
 
 def _check_out(out: Path, data: str | Path | Dataset) -> None:
     if file := next((place for place in (out, *out.parents) if place.is_file()), None):
-        raise InputError(f"--out {out}: {file} is a file; name a folder for the run")
+        raise InputError(f"--out {out}: {file} is a file; choose a folder for the run")
     path = data.source.get("path", "") if isinstance(data, Dataset) else data
     if path and Path(path).exists() and out.resolve() == Path(path).resolve():
-        raise InputError(f"--out {out} is the data folder itself: name another folder for the run")
+        raise InputError(f"--out {out} is the data folder itself: choose another folder for the run")
     check_results_folder(out, "run.json", RUN_FILES)
 
 
@@ -162,4 +162,4 @@ def _open(data: str | Path | Dataset, model: str | None, size: int | None, optio
 def _check_linear(**given: Any) -> None:
     for option, value in given.items():
         if value not in (None, "linear"):
-            raise InputError(f"--{option} {value} is for images: on features the classifier is linear")
+            raise InputError(f"--{option} {value} applies only to images: on features the classifier is linear")

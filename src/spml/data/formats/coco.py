@@ -94,7 +94,7 @@ def from_coco_json(
     """
     file = Path(path)
     if not file.is_file():
-        raise InputError(f"{file}: there is no such file.")
+        raise InputError(f"{file}: no such file.")
     instances = _instances(file)
     if not instances.present:
         raise InputError(f"{file}: it has no annotations.")
@@ -110,7 +110,7 @@ def from_coco_json(
     else:
         raise InputError(
             f"{file}: the image {missing[0]!r} is not in {' or '.join(map(str, roots))} ({len(missing)} of "
-            f"{len(names)} are missing); set image_root to the folder in which file names start."
+            f"{len(names)} are missing); set image_root to the folder that file names are relative to."
         )
     labels = Labels.from_lists(lists.values(), instances.classes, ids=names)
     return from_images(file.stem, [root / name for name in names], labels, [ANNOTATED], **options)

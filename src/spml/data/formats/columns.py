@@ -41,7 +41,7 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
         parts = [table.append_column("split", pa.array([split] * table.num_rows)) for split, table in tables]
         return pa.concat_tables(parts, promote_options="default")
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file.")
+        raise InputError(f"{path}: no such file.")
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
             metadata = pa.parquet.read_metadata(path)
@@ -70,7 +70,7 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
         raise InputError(f"{path}: two columns are named {twice[0]!r}: column names must differ.")
     data = [name for name in names if name.lower().endswith(SUFFIXES)]
     if data:
-        raise InputError(f"{path}: the first line contains the image {data[0]!r}: it must name the columns.")
+        raise InputError(f"{path}: the first line contains the image {data[0]!r}: it must contain the column names.")
     if not rows:
         raise InputError(f"{path}: the table has no rows (its columns: {_listed(names)}).")
     for field in table.schema:
@@ -98,9 +98,7 @@ def chosen(path: Path, table: pa.Table, option: str, name: str) -> str:
         return name
     near = difflib.get_close_matches(name, table.column_names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise InputError(
-        f"{path}: there is no column {name!r}{hint}; {option} must be one of {_listed(table.column_names)}."
-    )
+    raise InputError(f"{path}: no column {name!r}{hint}; {option} must be one of {_listed(table.column_names)}.")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -164,15 +162,15 @@ def guess_labels(path: Path, table: pa.Table, used: Iterable[str], *, binary: bo
             "choose with label_column or class_columns."
         )
     raise InputError(
-        f"{path}: none of the columns {_listed(table.column_names)} looks like the labels: name it with label_column, "
-        "or several columns of 0 and 1 with class_columns."
+        f"{path}: none of the columns {_listed(table.column_names)} looks like labels: set label_column, "
+        "or class_columns for several columns of 0 and 1."
     )
 
 
 def label_matrix(
     path: Path, table: pa.Table, names: Sequence[str], zeros: Literal["unknown", "negative"]
 ) -> npt.NDArray[np.int8]:
-    """(N, L) from a column per class: 1 positive, -1 negative, empty unknown, and 0 as `zeros` says."""
+    """(N, L) from a column per class: 1 positive, -1 negative, empty unknown, and 0 according to `zeros`."""
     if zeros not in ("unknown", "negative"):
         raise InputError(f"zeros is {zeros!r}: it must be 'unknown' or 'negative'.")
     matrix = np.empty((table.num_rows, len(names)), np.int8)

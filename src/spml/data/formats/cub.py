@@ -69,7 +69,7 @@ def from_cub(
 
 
 def _attribute_names(root: Path) -> Path:
-    """attributes.txt, which is beside CUB_200_2011 in the archive and inside of it in some copies."""
+    """attributes.txt, which is next to CUB_200_2011 in the archive, but inside it in some copies."""
     places = (root.parent / "attributes.txt", root / "attributes.txt", root / "attributes" / "attributes.txt")
     return next((place for place in places if place.is_file()), None) or need_file(places[0], ARCHIVE)
 

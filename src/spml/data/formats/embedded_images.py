@@ -1,4 +1,4 @@
-"""Images inside of parquet tables: columns of file contents, also in the layout of Hugging Face's `datasets`."""
+"""Images inside parquet tables: columns of file contents, also in the layout of Hugging Face's `datasets`."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def from_folder(path: FilePath, **options: Unpack[UserOptions]) -> Dataset:
     """
     root = Path(path)
     if not root.is_dir():
-        raise InputError(f"{root}: there is no such folder.")
+        raise InputError(f"{root}: no such folder.")
     found, left_out = _images(root)
     if not found:
         raise InputError(f"{root}: no image ({', '.join(SUFFIXES)}) in this folder or below.")

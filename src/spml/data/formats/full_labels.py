@@ -62,7 +62,7 @@ def read_examples(data: FilePath | npt.NDArray[Any], labels: Path, chosen: Colum
 def _images(path: Path, table: pa.Table, column: str | None, root: Path) -> tuple[ImageStore, list[str]]:
     """The images of a table and their names."""
     if column is None:
-        raise InputError(f"{path}: no column contains image paths: name it with image_column.")
+        raise InputError(f"{path}: no column contains image paths: set image_column.")
     if column in columns.image_columns(path):
         sources, names = image_sources(columns.shards(path), column, root)
         return ImageStore(sources, PHOTO_SIZE, cache_limit=0), names

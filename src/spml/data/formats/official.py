@@ -82,7 +82,7 @@ def from_truth(
     validation by `labels.split`. The labels of all other rows, the test set, are unknown.
     """
     if not train_rows:
-        raise InputError(f"{name}: there is no training image.")
+        raise InputError(f"{name}: no training images.")
     full = truth.open()
     drawn = simulate(full.subset(np.arange(train_rows)), positives, seed=seed)
     rows, columns = drawn.positives()
@@ -98,7 +98,7 @@ def from_truth(
 def need_file(path: Path, archive: str) -> Path:
     """The path of an official file; if it is missing, the error names the archive."""
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file; it is in {archive}, to be unpacked with its folders.")
+        raise InputError(f"{path}: no such file. Unpack {archive} and keep its folders.")
     return path
 
 
@@ -108,18 +108,20 @@ def _need_images(folder: Path, names: Sequence[str], archive: str) -> list[Path]
     missing = [name for name in names if os.path.basename(name) not in there[os.path.dirname(name)]]
     if missing:
         raise InputError(
-            f"{folder / missing[0]}: there is no such image ({len(missing)} of {len(names)} are missing); "
-            f"the images are in {archive}, to be unpacked with its folders."
+            f"{folder / missing[0]}: no such image ({len(missing)} of {len(names)} are missing); "
+            f"unpack {archive} and keep its folders."
         )
     return [folder / name for name in names]
 
 
 def need_distinct(path: Path, values: Iterable[Hashable], what: str, before: Iterable[Hashable] = ()) -> None:
-    """Raise if a value occurs twice in a file, or in the list before it. `what` describes a value."""
+    """Raise if a value occurs twice in a file, or is also in the previous list. `what` describes a value."""
     earlier, found = set(before), set()
     for value in values:
         if value in earlier:
-            raise InputError(f"{path}: the {what} {value!r} is also in the list before: it must be in one of them.")
+            raise InputError(
+                f"{path}: the {what} {value!r} is also in the previous list: it must be in only one of them."
+            )
         if value in found:
             raise InputError(f"{path}: the {what} {value!r} occurs twice.")
         found.add(value)

@@ -37,7 +37,7 @@ from spml.labels import Labels, simulate, split
 Int64 = npt.NDArray[np.int64]
 
 _REQUIRED = ("image", "classes", "labels", "observed", *PARTS)
-_RENAMED = {"val": "validation"}  # as older packs call it
+_RENAMED = {"val": "validation"}  # the name in older packs
 
 
 def from_pack(
@@ -141,7 +141,7 @@ def write_pack(
     """
     folder = Path(out)
     if folder.exists():
-        raise InputError(f"{folder} exists already: choose another folder for the pack.")
+        raise InputError(f"{folder} already exists: choose another folder for the pack.")
     for option, share in (("test", test), ("validation", validation)):
         if not 0 < share < 1:
             raise InputError(f"{option} is {share}: it must be a share above 0 and below 1.")
@@ -166,7 +166,7 @@ def write_pack(
 def _split(
     rows: int, stated: list[str] | None, test_share: float, validation_share: float, seed: int
 ) -> tuple[Int64, Int64, Int64]:
-    """Row numbers of train, validation and test: as stated, and what is not stated at random."""
+    """Row numbers of train, validation and test: as stated in the table, or else at random."""
     splits = np.array(stated or ["train"] * rows)
     train, validation, test = (np.flatnonzero(splits == part) for part in PARTS)
     if not len(test):
@@ -177,7 +177,7 @@ def _split(
         train, validation = train[kept], train[held_out]
     for part, members in zip(PARTS, (train, validation, test), strict=True):
         if not len(members):
-            raise InputError(f"none of the {rows} rows is for {part}: change the shares, or use more rows.")
+            raise InputError(f"none of the {rows} rows is assigned to {part}: change the shares, or use more rows.")
     return train, validation, test
 
 
@@ -227,7 +227,7 @@ def _read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
         arrays[name] = _whole_numbers(path, name, arrays[name], low, high)
     observed = arrays["observed"]
     if not np.isin(arrays["labels"], (0, 1)).all():
-        raise InputError(f"{path}: 'labels' holds other values than 0 and 1.")
+        raise InputError(f"{path}: 'labels' holds values other than 0 and 1.")
     truth = np.where(arrays["labels"] == 1, 1, -1).astype(np.int8)
     labelled = np.flatnonzero(observed >= 0)
     unknown = labelled[truth[labelled, observed[labelled]] != 1]
@@ -240,9 +240,11 @@ def _read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
 
 def _whole_numbers(path: Path, name: str, values: npt.NDArray[Any], low: int, high: int) -> Int64:
     if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise InputError(f"{path}: {name!r} is a list of whole numbers, not {values.dtype} {values.shape}.")
+        raise InputError(f"{path}: {name!r} must be a list of whole numbers, not {values.dtype} {values.shape}.")
     if values.size and not (low <= values.min() and values.max() < high):
-        raise InputError(f"{path}: {name!r} runs from {values.min()} to {values.max()}, not in {low} to {high - 1}.")
+        raise InputError(
+            f"{path}: {name!r} has values from {values.min()} to {values.max()}, not from {low} to {high - 1}."
+        )
     return values.astype(np.int64)
 
 

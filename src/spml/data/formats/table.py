@@ -1,4 +1,4 @@
-"""Tables with a row per image or feature vector, and feature matrices with labels beside them."""
+"""Tables with a row per image or feature vector, and feature matrices with labels next to them."""
 
 from __future__ import annotations
 
@@ -177,9 +177,9 @@ def from_features(
     usual = [f"{file.stem}-labels.npy", "labels.npy", f"{file.stem}.csv", "labels.csv"]
     found = [file.with_name(name) for name in usual if file.with_name(name).is_file()]
     if labels is None and not found:
-        raise InputError(f"{file}: there are no labels beside it ({', '.join(usual)}): give their file as labels.")
+        raise InputError(f"{file}: no labels next to it ({', '.join(usual)}): pass their file as labels.")
     source = found[0] if labels is None else Path(labels)
-    notes = [f"labels from {source.name}, beside the features."] if labels is None else []
+    notes = [f"labels from {source.name}, next to the features."] if labels is None else []
     if isinstance(classes, (str, os.PathLike)):
         classes = read_lines(Path(classes))
     if source.suffix.lower() in TABLES:
@@ -199,14 +199,14 @@ def from_features(
                 "unknown, give the labels as a table, or use -1 for absent."
             )
     if len(known) != len(store):
-        beside = "" if labels is not None else "; it was found beside the features, give another file as labels"
-        raise InputError(f"{source}: it labels {len(known)} rows, {file} has {len(store)}{beside}.")
+        hint = "" if labels is not None else ". It was found next to the features; to use another, pass it as labels"
+        raise InputError(f"{source}: it labels {len(known)} rows, {file} has {len(store)}{hint}.")
     return from_known(file.stem, store, known, notes, validation_share=validation_share, seed=seed)
 
 
 def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file.")
+        raise InputError(f"{path}: no such file.")
     if path.suffix.lower() != ".npy":
         raise InputError(f"{path}: labels must be a .npy file or a table ({', '.join(TABLES)}).")
     try:
@@ -251,8 +251,8 @@ def image_files(path: Path, root: Path, names: list[str], groups: list[list[int]
     if len(missing) > (len(files) - 1 if skipping else 0):
         first = missing[0]
         raise InputError(
-            f"{path}: {columns.place(groups[first][0])}, there is no image {files[first]} ({len(missing)} of "
-            f"{len(files)} are missing): paths start in the table's folder, or in image_root."
+            f"{path}: {columns.place(groups[first][0])}, no image {files[first]} ({len(missing)} of "
+            f"{len(files)} are missing): paths are relative to the table's folder, or to image_root."
         )
     return files
 

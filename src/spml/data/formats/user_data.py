@@ -72,7 +72,7 @@ def from_known(
     assert labels.ids is not None
     train, validation, test = (np.flatnonzero(np.array(splits or ["train"] * len(labels)) == part) for part in PARTS)
     if not len(train):
-        raise InputError(f"{name}: there is no training row.")
+        raise InputError(f"{name}: no training rows.")
     if not len(validation):
         train, validation = carve(labels, train, share=validation_share, seed=seed)
     return Dataset(name, store, labels.ids, labels, None, train, validation, test, (*notes, *class_notes(labels)))

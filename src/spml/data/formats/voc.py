@@ -62,7 +62,7 @@ def from_voc(path: FilePath, **options: Unpack[OfficialOptions]) -> Dataset:
         shares += [scenes[place].shares for place in kept]
         parts.append(len(kept))
         if not ids:
-            raise InputError(f"{file}: no image in it has an object that counts.")
+            raise InputError(f"{file}: none of its images has an object that is not marked difficult.")
     for image, scene in zip(ids, shares, strict=True):
         for unknown in scene.keys() - set(CLASSES):
             raise InputError(
@@ -93,10 +93,10 @@ def from_voc_annotations(path: FilePath, **options: Unpack[UserOptions]) -> Data
     root = Path(path)
     annotations = sorted((root / "Annotations").glob("*.xml"))
     if not annotations:
-        raise InputError(f"{root / 'Annotations'}: there are no annotations (*.xml).")
+        raise InputError(f"{root / 'Annotations'}: no annotations (*.xml).")
     folders = [root / name for name in ("JPEGImages", "images", "Images") if (root / name).is_dir()]
     if not folders:
-        raise InputError(f"{root / 'JPEGImages'}: there is no such folder; it should contain the images.")
+        raise InputError(f"{root / 'JPEGImages'}: no such folder; it should contain the images.")
     by_stem = {file.stem: file for file in sorted(folders[0].iterdir()) if file.suffix.lower() in SUFFIXES}
     lists: list[list[str]] = []
     of: dict[Path, Path] = {}
@@ -107,7 +107,7 @@ def from_voc_annotations(path: FilePath, **options: Unpack[UserOptions]) -> Data
         if found is None:
             raise InputError(f"{annotation}: its image {scene.file or annotation.stem!r} is not in {folders[0]}.")
         if found in of:
-            raise InputError(f"{annotation}: its image {found.name!r} is also that of {of[found].name}.")
+            raise InputError(f"{annotation}: its image {found.name!r} is also the image of {of[found].name}.")
         lists.append(sorted(scene.shares))
         of[found] = annotation
     if not any(lists):

@@ -45,7 +45,7 @@ def decode(
     max_pixels: int = MAX_PIXELS,
     name: str | None = None,
 ) -> UInt8:
-    """Decode one image to uint8 (3, size, size) in RGB, upright as its EXIF orientation says.
+    """Decode one image to uint8 (3, size, size) in RGB, rotated according to its EXIF orientation.
 
     Transparent pixels become white. Only the first frame of an animation is read.
 
@@ -108,7 +108,7 @@ def decode_image(source: FilePath | bytes | Image.Image, size: int, policy: Poli
     except (UnreadableImage, MemoryError):
         raise
     except FileNotFoundError as error:
-        raise UnreadableImage("there is no such file") from error
+        raise UnreadableImage("no such file") from error
     except UnidentifiedImageError as error:
         raise UnreadableImage(f"this is no image of a known format ({', '.join(_FORMATS)})") from error
     except Exception as error:  # on broken bytes Pillow raises OSError, SyntaxError, struct.error and others

@@ -286,7 +286,7 @@ def first_not_finite(block: torch.Tensor) -> tuple[int, int] | None:
 
 def _mapped(path: str) -> npt.NDArray[Any]:
     if not os.path.isfile(path):
-        raise InputError(f"{path}: there is no such file.")
+        raise InputError(f"{path}: no such file.")
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:

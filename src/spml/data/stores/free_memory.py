@@ -35,7 +35,7 @@ def free_device_memory(device: torch.device) -> int:
 def _free_in_groups() -> Iterator[int]:
     """Memory left in each control group of this process and in their parents, version 2 and 1.
 
-    In a container the path may point outside of it. Then only the root exists, which is the container's own group.
+    In a container the path may point outside it. Then only the root exists, which is the container's own group.
     Inactive pages of files count as free.
     """
     try:

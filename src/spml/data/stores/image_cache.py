@@ -36,7 +36,7 @@ def load_or_decode(
                 found = _map(file, shape)
     except OSError as error:
         raise InputError(
-            f"{file}: the decoded images ({size} bytes) cannot be kept there ({error.strerror or error})."
+            f"{file}: the decoded images ({size} bytes) cannot be stored there ({error.strerror or error})."
         ) from error
     if found is None:
         raise InputError(f"{file}: the decoded images were written but cannot be read back.")

@@ -20,7 +20,7 @@ _TABLE_MEMORY = 2**28  # bytes of row groups that stay in memory
 
 
 class ParquetCell(NamedTuple):
-    """An image inside of a parquet table: a cell of bytes, or of Hugging Face's struct of `bytes` and `path`."""
+    """An image inside a parquet table: a cell of bytes, or of Hugging Face's struct of `bytes` and `path`."""
 
     path: str
     column: str
@@ -50,7 +50,7 @@ class ImageSources:
         return source if isinstance(source, str) else "/".join(source)
 
     def read(self, row: int, limit: int) -> str | bytes:
-        """The path of an image file, or the content of one inside of another file, of at most `limit` bytes."""
+        """The path of an image file, or the content of one inside another file, of at most `limit` bytes."""
         source = self._sources[row]
         if isinstance(source, str):
             return source
@@ -82,7 +82,7 @@ class ImageSources:
         return digest.hexdigest()
 
     def stamps(self) -> Iterator[list[Any]]:
-        """Of each image the absolute path, the place inside of it, and the file's size and time of change."""
+        """Of each image the absolute path, the place inside it, and the file's size and time of change."""
         stat = lru_cache(_stat)
         for source in self._sources:
             path, *inside = (source,) if isinstance(source, str) else source
@@ -132,7 +132,7 @@ class _Archives:
                 _check_length(archive.getinfo(member).file_size, limit)
                 return archive.read(member)
         except FileNotFoundError as error:
-            raise UnreadableImage("there is no such zip file") from error
+            raise UnreadableImage("no such zip file") from error
         except KeyError as error:
             raise UnreadableImage("the zip file has no such member") from error
         except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:
@@ -157,7 +157,7 @@ class _ParquetTables:
                 value = self._group(file, cell, group)[cell.row - int(starts[group])]
             content: bytes | None = value.as_py()
         except FileNotFoundError as error:
-            raise UnreadableImage("there is no such parquet file") from error
+            raise UnreadableImage("no such parquet file") from error
         except (OSError, IndexError, KeyError, pa.ArrowException) as error:
             raise UnreadableImage(f"the table cannot be read ({error})") from error
         if not content:

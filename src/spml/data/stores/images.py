@@ -35,7 +35,7 @@ from spml.labels.inputs import row_indices
 OnBadImage = Literal["error", "skip"]
 
 _BLOCK = 2**28  # bytes that are copied or read at a time
-_PART = 2**24  # bytes that are worth another thread
+_PART = 2**24  # bytes per thread, at least
 _Item = TypeVar("_Item")
 
 
@@ -123,7 +123,7 @@ class ImageStore:
             raise InputError(f"workers is {workers}: it must be at least 1.")
         self._sources = ImageSources(sources)
         if not len(self._sources):
-            raise InputError("there is no image: the list of sources is empty.")
+            raise InputError("no images: the list of sources is empty.")
         self.size = int(size)
         self.policy: Policy = policy
         self._on_bad_image = on_bad_image
@@ -151,7 +151,7 @@ class ImageStore:
                 f"images are a uint8 array of shape (N, 3, S, S), not {pixels.dtype} of shape {pixels.shape}."
             )
         if not pixels.size:
-            raise InputError(f"there is no image: the array has the shape {pixels.shape}.")
+            raise InputError(f"no images: the array has the shape {pixels.shape}.")
         store = cls([f"image {row}" for row in range(len(pixels))], pixels.shape[2], cache_limit=0)
         store._pixels, store._from_array = pixels, True
         store._filled[:] = True
@@ -179,7 +179,7 @@ class ImageStore:
         return "in memory" if self._pixels is not None else "decoded for every batch"
 
     def name(self, row: int) -> str:
-        """The path of a row's image; "archive.zip/member" inside of a zip file, "table.parquet, row 1" in a table."""
+        """The path of a row's image; "archive.zip/member" inside a zip file, "table.parquet, row 1" in a table."""
         return self._sources.name(row)
 
     def content(self, row: int) -> tuple[bytes, str]:

@@ -47,9 +47,13 @@ class Task:
         name = experiment.method
         prepared = method(name, **experiment.settings)
         if prepared.needs.head != "linear":
-            raise InputError(f"method {name!r} needs the head {prepared.needs.head!r}, which features cannot have")
+            raise InputError(
+                f"method {name!r} needs the head {prepared.needs.head!r}, which is not available for features"
+            )
         if type(prepared).objective is Method.objective:
-            raise InputError(f"method {name!r} defines no objective, only a loss of images: it needs images")
+            raise InputError(
+                f"method {name!r} defines only a loss for images, no objective: it cannot train on features"
+            )
         prepared.prepare(Problem(self.tables.of(prepared).labels, k=self.k, seeds=seeds, features=True))
         for key, state in prepared.state_dict().items():
             if state.shape[:1] != (len(seeds),):

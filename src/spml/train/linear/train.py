@@ -103,11 +103,11 @@ def _check(store: Features, labels: Labels, experiments: Sequence[Experiment], v
         raise InputError(f"labels must be Labels, as built by Labels.from_indices or from_matrix, not {type(labels)}")
     for experiment in experiments:
         if not isinstance(experiment, Experiment):
-            raise InputError(f"experiments must be Experiments, as Experiment.linear('an'), not {experiment!r}")
+            raise InputError(f"experiments must be Experiments, such as Experiment.linear('an'), not {experiment!r}")
         if experiment.train.early_stopping is not None and validation is None:
             raise InputError("early_stopping needs validation: give features and their true labels")
     if not experiments:
-        raise InputError("there are no heads to train: experiments is empty")
+        raise InputError("experiments is empty: pass at least one")
     if len(store) != len(labels):
         raise InputError(f"{len(store)} rows of features, but labels for {len(labels)} rows")
     store.check_finite()
