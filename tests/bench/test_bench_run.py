@@ -175,7 +175,7 @@ def test_error_for_another_backbone_on_given_features(pack, tmp_path, spml):
         for place in (pack, pack / "features.npy"):
             code, text = spml(path, "--features", "--data", f"voc12={place}", "--dry-run")
             assert code == 2
-            assert f"voc12: {varied.split()[0]} cannot be varied on the features of features.npy" in text
+            assert f"voc12: {varied.split()[0]} cannot be varied on the precomputed features features.npy" in text
             assert text.count("\n") == 1
 
 
