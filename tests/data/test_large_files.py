@@ -44,8 +44,7 @@ from spml.runs.folder import RunFolder
 from spml.testing import contract as checks
 from spml.train.examples import Examples
 from spml.train.experiment import Experiment
-from spml.train.linear import HeadResult, group, train_heads
-from spml.train.linear import evaluator as judge
+from spml.train.linear import HeadResult, evaluator, group, train_heads
 from spml.train.settings import TrainSettings
 from spml.train.trainer import Trainer
 
@@ -86,13 +85,13 @@ def test_training_in_parts_equals_training_at_once(
     monkeypatch.setattr(group, "MANY_ENTRIES", 0)
     monkeypatch.setattr(group, "PART_ENTRIES", 64)  # parts of 4 classes, or of 3 rows
     shapes: set[tuple[int, ...]] = set()
-    objective = group.Block.objective
+    objective = group.MethodBlock.objective
 
     def watched(self, logits, *inputs):
         shapes.add(tuple(logits.shape))
         return objective(self, logits, *inputs)
 
-    monkeypatch.setattr(group.Block, "objective", watched)
+    monkeypatch.setattr(group.MethodBlock, "objective", watched)
     parts = heads(features, names)
     assert max(b * c for _, b, c in shapes) <= 64
     for one, other in zip(parts, whole, strict=True):
@@ -146,7 +145,7 @@ def test_evaluation_in_parts_equals_evaluation_at_once(
     whole = trained()
     wanted = average_precision(whole[0].score(features), truth.dense() > 0, mask=truth.dense() != 0)
     torch.testing.assert_close(whole[0].average_precision(features, truth), wanted, equal_nan=True)
-    monkeypatch.setattr(judge, "JUDGED", 5 * ROWS)
+    monkeypatch.setattr(evaluator, "MAX_LOGITS", 5 * ROWS)
     by_parts = trained()
     for one, other in zip(by_parts, whole, strict=True):
         assert one.validation == pytest.approx(other.validation)

@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-import numpy as np
-
 from spml.data.dataset import Dataset, Truth
 from spml.data.formats.official import OfficialOptions, PaperCounts, need_distinct, need_file, official_dataset
 from spml.data.formats.user_data import ANNOTATED, UserOptions, from_images
 from spml.data.stores.decode import FilePath
 from spml.errors import InputError
-from spml.labels import Entries, Labels
+from spml.labels import Labels
 
 ANNOTATIONS, IMAGES = "annotations_trainval2014.zip", "train2014.zip and val2014.zip"
 PAPER = PaperCounts(80, 65665, 16416, 40137, "2.94", 1, 18, "Zhou et al. 2022, Table 4; Cole et al. 2021, Table A3")
@@ -23,8 +21,8 @@ class _Instances(NamedTuple):
     classes: list[str]
     files: dict[int | str, str]
     """Image id -> file name."""
-    present: set[tuple[int | str, int]]
-    """(image id, column) of every annotated category."""
+    labels: dict[int | str, list[str]]
+    """Image id -> names of its annotated categories."""
 
 
 def from_coco(path: FilePath, **options: Unpack[OfficialOptions]) -> Dataset:
@@ -46,8 +44,7 @@ def from_coco(path: FilePath, **options: Unpack[OfficialOptions]) -> Dataset:
     """
     root = Path(path)
     names: list[str] = []
-    rows: list[int] = []
-    columns: list[int] = []
+    labels: list[list[str]] = []
     classes: list[str] = []
     train_rows = 0
     for part in ("train2014", "val2014"):
@@ -56,18 +53,11 @@ def from_coco(path: FilePath, **options: Unpack[OfficialOptions]) -> Dataset:
         if classes and instances.classes != classes:
             raise InputError(f"{file}: its categories differ from those of instances_train2014.json.")
         classes = instances.classes
-        ids = sorted({image for image, _ in instances.present}, key=str)
-        if not ids:
-            raise InputError(f"{file}: it has no annotations.")
-        row = {image: len(names) + place for place, image in enumerate(ids)}
-        rows += [row[image] for image, _ in instances.present]
-        columns += [column for _, column in instances.present]
+        ids = sorted((image for image, annotated in instances.labels.items() if annotated), key=str)
+        labels += [instances.labels[image] for image in ids]
         names += [f"{part}/{instances.files[image]}" for image in ids]
         train_rows = train_rows or len(ids)
-    entries = Entries.from_coordinates(
-        rows, columns, np.ones(len(rows)), num_rows=len(names), num_classes=len(classes), default=-1
-    )
-    truth = Truth(Labels.from_entries(entries, classes, ids=names))
+    truth = Truth(Labels.from_lists(labels, classes, ids=names, rest="negative"))
     return official_dataset("coco14", truth, train_rows, PAPER.mismatches, folder=root, archive=IMAGES, **options)
 
 
@@ -96,11 +86,6 @@ def from_coco_json(
     if not file.is_file():
         raise InputError(f"{file}: no such file.")
     instances = _instances(file)
-    if not instances.present:
-        raise InputError(f"{file}: it has no annotations.")
-    lists: dict[int | str, list[str]] = {image: [] for image in instances.files}
-    for image, column in sorted(instances.present, key=lambda entry: entry[1]):
-        lists[image].append(instances.classes[column])
     roots = [Path(image_root)] if image_root is not None else [file.parent, file.parent / "images"]
     names = list(instances.files.values())
     for root in roots:
@@ -112,7 +97,7 @@ def from_coco_json(
             f"{file}: the image {missing[0]!r} is not in {' or '.join(map(str, roots))} ({len(missing)} of "
             f"{len(names)} are missing); set image_root to the folder that file names are relative to."
         )
-    labels = Labels.from_lists(lists.values(), instances.classes, ids=names)
+    labels = Labels.from_lists(instances.labels.values(), instances.classes, ids=names)
     return from_images(file.stem, [root / name for name in names], labels, [ANNOTATED], **options)
 
 
@@ -128,16 +113,18 @@ def _instances(path: Path) -> _Instances:
     for values, what in ((categories, "category"), (images, "image")):
         need_distinct(path, (identity for identity, _ in values), f"{what} id")
         need_distinct(path, (str(name) for _, name in values), f"{what} name")
-    column = {category: place for place, (category, _) in enumerate(categories)}
+    classes = {category: str(name) for category, name in categories}
     files = {image: str(name) for image, name in images}
-    present = set()
+    labels: dict[int | str, list[str]] = {image: [] for image in files}
     for place, (image, category) in enumerate(_fields(path, "annotations", lists[2], "image_id", "category_id")):
         if image not in files:
             raise InputError(f"{path}: annotations[{place}] refers to image {image!r}, which is not listed.")
-        if category not in column:
+        if category not in classes:
             raise InputError(f"{path}: annotations[{place}] refers to category {category!r}, which is not listed.")
-        present.add((image, column[category]))
-    return _Instances([str(name) for _, name in categories], files, present)
+        labels[image].append(classes[category])
+    if not any(labels.values()):
+        raise InputError(f"{path}: it has no annotations.")
+    return _Instances(list(classes.values()), files, labels)
 
 
 def _list(content: Any, key: str) -> list[Any]:
