@@ -16,13 +16,7 @@ from spml.labels import Labels
 from spml.predict.inputs import InputBlock, Inputs, open_inputs
 from spml.predict.onnx_export import export_onnx
 from spml.predict.predictor import Predictor, open_predictor
-from spml.predict.pretrained import (
-    TrainingRecord,
-    is_pretrained,
-    load_pretrained,
-    save_pretrained,
-    training_record,
-)
+from spml.predict.pretrained import TrainingRecord, is_pretrained, load_pretrained, save_pretrained, training_record
 from spml.recover import Recovered
 from spml.recover import recover as recover_labels
 from spml.recover.labelled import read_labelled

@@ -232,10 +232,5 @@ def drop_labels(truth: Labels, share: float, *, seed: int = 1200) -> Labels:
             yield block
 
     kept = Entries.from_blocks(blocks(), num_classes=truth.num_classes, default=0)
-    origin = {
-        "created_by": "drop_labels",
-        "share": float(share),
-        "seed": int(seed),
-        "truth": truth.fingerprint(),
-    }
+    origin = {"created_by": "drop_labels", "share": float(share), "seed": int(seed), "truth": truth.fingerprint()}
     return Labels.from_entries(kept, truth.classes, ids=truth.ids, origin=origin)

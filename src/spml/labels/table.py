@@ -60,12 +60,7 @@ class Labels:
     __slots__ = ("_classes", "_ids", "_origin", "_store")
 
     def __init__(
-        self,
-        store: Int32 | Entries,
-        classes: Iterable[str],
-        *,
-        ids: Ids = None,
-        origin: dict[str, Any] | None = None,
+        self, store: Int32 | Entries, classes: Iterable[str], *, ids: Ids = None, origin: dict[str, Any] | None = None
     ) -> None:
         """Wrap checked data. Use a `from_…` constructor instead."""
         if isinstance(store, Entries):
@@ -85,12 +80,7 @@ class Labels:
 
     @classmethod
     def from_entries(
-        cls,
-        entries: Entries,
-        classes: Iterable[str],
-        *,
-        ids: Ids = None,
-        origin: dict[str, Any] | None = None,
+        cls, entries: Entries, classes: Iterable[str], *, ids: Ids = None, origin: dict[str, Any] | None = None
     ) -> Labels:
         """Create a table from sparse rows.
 

@@ -61,12 +61,7 @@ def from_coco(path: FilePath, **options: Unpack[OfficialOptions]) -> Dataset:
     return official_dataset("coco14", truth, train_rows, PAPER.mismatches, folder=root, archive=IMAGES, **options)
 
 
-def from_coco_json(
-    path: FilePath,
-    *,
-    image_root: FilePath | None = None,
-    **options: Unpack[UserOptions],
-) -> Dataset:
+def from_coco_json(path: FilePath, *, image_root: FilePath | None = None, **options: Unpack[UserOptions]) -> Dataset:
     """Open your own annotations as COCO json: annotated classes are positive, all others unknown.
 
     Parameters

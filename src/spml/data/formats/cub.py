@@ -19,12 +19,7 @@ CERTAINTIES = {1: "not visible", 2: "guessing", 3: "probably", 4: "definitely"}
 PAPER = PaperCounts(312, 4795, 1199, 5794, "31.4", 3, 71, "Zhou et al. 2022, Table 4; Cole et al. 2021, Table A3")
 
 
-def from_cub(
-    path: FilePath,
-    *,
-    certainty: int = 1,
-    **options: Unpack[OfficialOptions],
-) -> Dataset:
+def from_cub(path: FilePath, *, certainty: int = 1, **options: Unpack[OfficialOptions]) -> Dataset:
     """Open CUB-200-2011: the official training images, then the test images, each in the order of images.txt.
 
     Parameters
