@@ -9,12 +9,7 @@ from spml.losses.terms import in_full_precision, logit, signed_term
 
 @named("plc")
 def pseudo_label_consistency(
-    logits: Tensor,
-    labels: Tensor,
-    weak_logits: Tensor,
-    *,
-    threshold: float = 0.6,
-    include_observed: bool = False,
+    logits: Tensor, labels: Tensor, weak_logits: Tensor, *, threshold: float = 0.6, include_observed: bool = False
 ) -> Tensor:
     """PLC, Eq. 4: confident predictions of the weak view (p ≥ δ or p ≤ 1 - δ) are the targets of the strong view.
 

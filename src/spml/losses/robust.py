@@ -80,12 +80,7 @@ _hill = with_slope(_hill_value, _hill_slope)
 
 @named("hill")
 def hill(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    crest: float = 1.5,
-    margin: float = 1.0,
-    positive_focusing: float = 2.0,
+    logits: Tensor, labels: Tensor, *, crest: float = 1.5, margin: float = 1.0, positive_focusing: float = 2.0
 ) -> Tensor:
     """Hill: focal loss with a margin on positives, and (λ - p) p² on all others, whose gradient vanishes near p = 1.
 

@@ -32,12 +32,7 @@ def entropy_maximisation(logits: Tensor, labels: Tensor, *, entropy_weight: floa
 
 @named("em-apl")
 def entropy_maximisation_with_soft_labels(
-    logits: Tensor,
-    labels: Tensor,
-    soft_labels: Tensor,
-    *,
-    entropy_weight: float = 0.2,
-    soft_weight: float = 0.02,
+    logits: Tensor, labels: Tensor, soft_labels: Tensor, *, entropy_weight: float = 0.2, soft_weight: float = 0.02
 ) -> Tensor:
     """EM+APL, Eq. 8: EM, where an unknown label with a pseudo-label s costs β times the cross-entropy to s.
 

@@ -105,12 +105,7 @@ def f1(
 
 
 def predictive_values(
-    scores: Array,
-    targets: Array,
-    threshold: float | Array,
-    *,
-    mask: Array | None = None,
-    empty: Empty = "skip",
+    scores: Array, targets: Array, threshold: float | Array, *, mask: Array | None = None, empty: Empty = "skip"
 ) -> PredictiveValues:
     """Positive and negative predictive value, averaged over classes (LASD, appendix A.3).
 

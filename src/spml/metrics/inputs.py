@@ -55,12 +55,7 @@ def check_together(first: Tensor, first_name: str, second: Tensor, second_name: 
 
 
 def scores_and_truth(
-    scores: Array,
-    truth: Array,
-    mask: Array | None = None,
-    *,
-    truth_name: str = "targets",
-    mask_name: str = "mask",
+    scores: Array, truth: Array, mask: Array | None = None, *, truth_name: str = "targets", mask_name: str = "mask"
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return checked scores (floating point), truth (bool) and mask (bool). Entries outside the mask may be anything.
 

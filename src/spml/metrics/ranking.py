@@ -154,12 +154,7 @@ def _by_cumulating(scores: Tensor, positive: Tensor, kept: Tensor | None) -> Ten
 
 
 def mean_average_precision(
-    scores: Array,
-    targets: Array,
-    *,
-    mask: Array | None = None,
-    empty: Empty = "skip",
-    memory: int = WORKING_MEMORY,
+    scores: Array, targets: Array, *, mask: Array | None = None, empty: Empty = "skip", memory: int = WORKING_MEMORY
 ) -> float:
     """Mean average precision (mAP): the mean of `average_precision` over classes.
 

@@ -154,10 +154,7 @@ class AttentionLayer(nn.Module):
         self.attention = nn.MultiheadAttention(width, heads, dropout=dropout, batch_first=True)
         self.attention_norm = nn.LayerNorm(width)
         self.feedforward = nn.Sequential(
-            nn.Linear(width, feedforward),
-            nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
-            nn.Linear(feedforward, width),
+            nn.Linear(width, feedforward), nn.ReLU(inplace=True), nn.Dropout(dropout), nn.Linear(feedforward, width)
         )
         self.feedforward_norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)

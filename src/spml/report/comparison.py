@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spml.calibration import Float64
 from spml.errors import InputError
 from spml.methods import METHODS
 from spml.report.axes import minus
@@ -16,8 +17,11 @@ from spml.report.landscape import Landscape, landscape_chart
 from spml.report.markup import Html, count, hundred, join, percent, tag, with_code
 from spml.report.sections import (
     MAP,
+    RECOVERED,
     Section,
+    chart_section,
     data_name,
+    explanation,
     flat,
     noun,
     pictures,
@@ -25,7 +29,7 @@ from spml.report.sections import (
     sections,
     summary,
 )
-from spml.report.tables import Float64, RunTables, trained_on_more_labels
+from spml.report.tables import RunTables, trained_on_more_labels
 from spml.runs.folder import RunFolder
 
 Landscapes = Mapping[str, Landscape]
@@ -135,25 +139,23 @@ def comparison(tables: Sequence[RunTables], landscapes: Landscapes) -> Iterator[
     best_group = _best_group(all_groups)
     best = max(best_group.runs, key=lambda tables: _or_lowest(_ranking(all_groups)(tables)))
     yield pictures(best, "best-", 4, 192, f"Recovered labels: {best_group.name}")
-    curves = [chart for chart in (_held_out(all_groups), _precision(all_groups)) if chart is not None]
-    if curves:
-        yield Section("curves", "Learning curves and precision", tag("div", *curves, class_="figures"))
     pairs = list(_pairs(all_groups))
-    gains = [chart for pair in pairs if (chart := _gain(*pair)) is not None]
-    if gains:
-        intro = "Difference in average precision on the test rows, per class."
-        yield Section("gain", "Gain per class", tag("div", *gains, class_="figures"), intro)
-    scatters = [chart for pair in pairs if (chart := _separation(*pair)) is not None]
-    if scatters:
-        intro = (
-            "Wasserstein distance between the predictions for missing labels and for absent ones, per class. "
-            "Larger is better."
-        )
-        yield Section(
-            "separation", "Separation of missing and absent labels", tag("div", *scatters, class_="figures"), intro
-        )
-    if landscapes:
-        yield _landscapes(landscapes)
+    yield from chart_section("curves", "Learning curves and precision", [_held_out(all_groups), _precision(all_groups)])
+    intro = "Difference in average precision on the test rows, per class."
+    yield from chart_section("gain", "Gain per class", [_gain(*pair) for pair in pairs], intro)
+    intro = (
+        "Wasserstein distance between the predictions for missing labels and for absent ones, per class. Larger is "
+        "better."
+    )
+    scatters = [_separation(*pair) for pair in pairs]
+    yield from chart_section("separation", "Separation of missing and absent labels", scatters, intro)
+    intro = (
+        "How much the loss increases around the trained network along two random directions, all on the same scale. "
+        "A wide pale area is a flat minimum, which tends to generalise better."
+    )
+    high = max((float(each.rise().max()) for each in landscapes.values()), default=0.0)
+    drawn = [landscape_chart(each, name, high) for name, each in landscapes.items()]
+    yield from chart_section("landscape", "Loss landscape", drawn, intro)
     yield Section(
         "runs",
         "Runs",
@@ -241,18 +243,12 @@ def _table_row(group: MethodGroup, columns: Sequence[_Column], best: Mapping[str
 
 
 def _explained() -> Html:
-    return tag(
-        "details",
-        tag("summary", "What do these numbers mean?"),
-        tag("p", "Scores are in percent. ± is the standard deviation over runs that differ only in their seed."),
-        tag("p", MAP),
-        tag("p", "F1 combines precision and recall of the labels predicted for the test rows."),
-        tag(
-            "p",
-            "A label is recovered if it was not observed and its confidence reaches the threshold of its class. "
-            "Precision is the share of recovered labels that are correct, recall the share of missing labels that were "
-            "recovered.",
-        ),
+    return explanation(
+        "Scores are in percent. ± is the standard deviation over runs that differ only in their seed.",
+        MAP,
+        "F1 combines precision and recall of the labels predicted for the test rows.",
+        f"{RECOVERED} Precision is the share of recovered labels that are correct, recall the share of missing labels "
+        "that were recovered.",
     )
 
 
@@ -267,10 +263,7 @@ def _held_out(all_groups: Sequence[MethodGroup]) -> Html | None:
                 if scores:
                     at.setdefault(float(line["epoch"]), []).append(100 * max(scores))
         if at:
-            xs = sorted(at)
-            spread = [float(np.std(at[x], ddof=1)) if len(at[x]) > 1 else 0.0 for x in xs]
-            many = any(len(at[x]) > 1 for x in xs)
-            series.append(Series(group.name, xs, [float(np.mean(at[x])) for x in xs], spread if many else None))
+            series.append(Series.averaged(group.name, at))
     if not series:
         return None
     return line_chart(
@@ -308,8 +301,7 @@ def _precision(all_groups: Sequence[MethodGroup]) -> Html | None:
 def _pairs(all_groups: Sequence[MethodGroup]) -> Iterator[tuple[MethodGroup, MethodGroup]]:
     """(baseline, other): the baseline is `an` if it was run, else the method with the lowest mAP."""
     baseline = next(
-        (g for g in all_groups if g.first.run.method == "an"),
-        min(all_groups, key=lambda g: _or_lowest(g.mean(_map))),
+        (g for g in all_groups if g.first.run.method == "an"), min(all_groups, key=lambda g: _or_lowest(g.mean(_map)))
     )
     others = sorted((g for g in all_groups if g is not baseline), key=lambda g: -_or_lowest(g.mean(_map)))
     for other in others[:PAIRS]:
@@ -358,16 +350,6 @@ def _separation(baseline: MethodGroup, other: MethodGroup) -> Html | None:
         y_label=other.name,
         note=f"Each point is a class. {percent(above)} lie above the line, where {other.name} separates better.",
     )
-
-
-def _landscapes(landscapes: Landscapes) -> Section:
-    high = max(float(each.rise().max()) for each in landscapes.values())
-    charts = [landscape_chart(each, name, high) for name, each in landscapes.items()]
-    intro = (
-        "How much the loss increases around the trained network along two random directions, all on the same scale. "
-        "A wide pale area is a flat minimum, which tends to generalise better."
-    )
-    return Section("landscape", "Loss landscape", tag("div", *charts, class_="figures"), intro)
 
 
 def _runs(all_groups: Sequence[MethodGroup], best: RunTables) -> Iterator[Html]:

@@ -1,7 +1,7 @@
 """Charts as inline SVG, coloured by CSS variables so that they fit light and dark themes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,13 @@ class Series:
     spread: Sequence[float] | None = None
     mark: str = ""
     """A CSS class instead of the next colour: "guide" for a line that is not a measurement."""
+
+    @staticmethod
+    def averaged(name: str, values: Mapping[float, Sequence[float]]) -> "Series":
+        """The mean of the values at each x and, if any x has several, their standard deviation."""
+        xs, repeated = sorted(values), any(len(at) > 1 for at in values.values())
+        spread = [float(np.std(values[x], ddof=1)) if len(values[x]) > 1 else 0.0 for x in xs]
+        return Series(name, xs, [float(np.mean(values[x])) for x in xs], spread if repeated else None)
 
 
 def colour(place: int) -> str:
@@ -140,15 +147,7 @@ def histogram(
     )
 
 
-def heat_map(
-    values: Values,
-    *,
-    title: str,
-    x: Axis,
-    y: Axis,
-    note: str = "",
-    high: float,
-) -> Html:
+def heat_map(values: Values, *, title: str, x: Axis, y: Axis, note: str = "", high: float) -> Html:
     """A matrix as a picture, row 0 at the bottom: the stronger the colour, from 0 to `high`, the larger the value."""
     plane = Plane(x, y)
     rows, columns = values.shape

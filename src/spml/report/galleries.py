@@ -10,15 +10,15 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
+from spml.calibration import Bool
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.models import Classifier
 from spml.report.markup import Html, count, percent, tag
-from spml.report.tables import Bool, RunTables
+from spml.report.tables import RunTables
 from spml.runs.folder import RunFolder
 
 UInt8 = npt.NDArray[np.uint8]
-Float32 = npt.NDArray[np.float32]
 
 KINDS = {  # symbol and description of each kind of label
     "given": ("●", "observed"),

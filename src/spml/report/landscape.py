@@ -41,12 +41,7 @@ class Landscape:
 
 @torch.no_grad()
 def loss_landscape(
-    run: RunFolder,
-    examples: int = 256,
-    *,
-    steps: int = 11,
-    reach: float = 0.5,
-    seed: int = 0,
+    run: RunFolder, examples: int = 256, *, steps: int = 11, reach: float = 0.5, seed: int = 0
 ) -> Landscape:
     """Compute the loss of a run's method along two random directions around its network.
 

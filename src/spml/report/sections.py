@@ -1,6 +1,6 @@
 """The sections about one run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ HELD_OUT = (
     "The held-out score is the mAP on images that were not used for training. Only their observed label is known and "
     "all others count as absent, so the score is lower than the true mAP. Use it to compare epochs."
 )
+RECOVERED = "A label is recovered if it was not observed and its confidence reaches the threshold of its class."
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,17 @@ class Section:
     def html(self) -> Html:
         head = tag("h2", self.title, id=self.id)
         return tag("section", head, tag("p", self.intro, class_="intro") if self.intro else None, self.body)
+
+
+def chart_section(id: str, title: str, charts: Iterable[Html | None], intro: str = "") -> Iterator[Section]:
+    """A section of charts; none without charts."""
+    if shown := [chart for chart in charts if chart is not None]:
+        yield Section(id, title, tag("div", *shown, class_="figures"), intro)
+
+
+def explanation(*paragraphs: str) -> Html:
+    """What the numbers above mean, collapsed."""
+    return tag("details", tag("summary", "What do these numbers mean?"), *(tag("p", text) for text in paragraphs))
 
 
 def data_name(run: RunFolder) -> str:
@@ -86,16 +98,10 @@ def summary(tables: RunTables) -> Html:
         tiles.append(tile(hundred(run.best["score"]), "held-out score", f"on {count(len(run.validation), what)}"))
     epochs = run.epochs()
     tiles.append(tile(str(run.best["epoch"]), "best epoch", f"of {len(epochs)}" if epochs else ""))
-    explained = tag(
-        "details",
-        tag("summary", "What do these numbers mean?"),
-        tag("p", MAP if tables.test_precision is not None else HELD_OUT),
-        tag(
-            "p",
-            "A label is recovered if it was not observed and its confidence reaches the threshold of its class. "
-            "Observed labels have a confidence of 100%.",
-        ),
-        tag("p", "The best epoch is the one with the highest held-out score; its model is used."),
+    explained = explanation(
+        MAP if tables.test_precision is not None else HELD_OUT,
+        f"{RECOVERED} Observed labels have a confidence of 100%.",
+        "The best epoch is the one with the highest held-out score; its model is used.",
     )
     warning = None
     if trained_on_more_labels(run):
@@ -120,8 +126,8 @@ def sections(
     if each:
         yield pictures(tables, prefix, each, size)
     yield from _training(tables.run, prefix)
-    yield _label_by_label(tables, prefix)
-    yield _how_sure(tables, prefix)
+    yield from _label_by_label(tables, prefix)
+    yield from _how_sure(tables, prefix)
     if evidence:
         yield from _evidence(tables, prefix, size)
     yield Section(f"{prefix}settings", "Settings", _settings(tables.run))
@@ -176,10 +182,10 @@ def _training(run: RunFolder, prefix: str) -> Iterator[Section]:
                 note="mAP on examples not used for training, counting only observed labels. The best epoch is used.",
             )
         )
-    yield Section(f"{prefix}training", "Training", tag("div", *charts, class_="figures"))
+    yield from chart_section(f"{prefix}training", "Training", charts)
 
 
-def _label_by_label(tables: RunTables, prefix: str) -> Section:
+def _label_by_label(tables: RunTables, prefix: str) -> Iterator[Section]:
     run = tables.run
     charts = []
     if tables.test_precision is not None:
@@ -204,39 +210,30 @@ def _label_by_label(tables: RunTables, prefix: str) -> Section:
     share = ", and the percentage that is correct" if tables.has_truth else ""
     note = f"Number of {noun(run)}s in which each label was recovered{share}."
     charts.append(figure("Recovered labels", bars(entries), note=note))
-    return Section(f"{prefix}labels", "Classes", tag("div", *charts, class_="figures"))
+    yield from chart_section(f"{prefix}labels", "Classes", charts)
 
 
-def _how_sure(tables: RunTables, prefix: str) -> Section:
-    groups = list(tables.histograms())
-    charts = []
-    if len(groups) == 2:
-        charts.append(
-            histogram(
-                [("present", "s3", groups[0][1]), ("absent", "s2", groups[1][1])],
-                title="Predictions for unobserved labels",
-                x_label="probability",
-                y_label="share",
-                note="The less the two histograms overlap, the better the model separates present from absent labels.",
-            )
+def _how_sure(tables: RunTables, prefix: str) -> Iterator[Section]:
+    colours = {"present": "s3", "absent": "s2", "labels": "s4"}
+    note = "Logarithmic scale. Few predictions in the middle mean few doubtful cases."
+    if tables.has_truth:
+        note = "The less the two histograms overlap, the better the model separates present from absent labels."
+    charts = [
+        histogram(
+            [(name, colours[name], heights) for name, heights in tables.histograms()],
+            title="Predictions for unobserved labels",
+            x_label="probability",
+            y_label="share" if tables.has_truth else "count",
+            log_y=not tables.has_truth,
+            note=note,
         )
-    else:
-        charts.append(
-            histogram(
-                [("labels", "s4", groups[0][1])],
-                title="Predictions for unobserved labels",
-                x_label="probability",
-                y_label="count",
-                log_y=True,
-                note="Logarithmic scale. Few predictions in the middle mean few doubtful cases.",
-            )
-        )
+    ]
     lines = [line for line in tables.run.log if line["kind"] == "histogram"]
     if lines:
         charts.append(_histograms_over_epochs(lines))
     if tables.has_truth:
         charts += _trust(tables)
-    return Section(f"{prefix}sure", "Confidence", tag("div", *charts, class_="figures"))
+    yield from chart_section(f"{prefix}sure", "Confidence", charts)
 
 
 def _histograms_over_epochs(lines: list[dict[str, Any]]) -> Html:

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from spml.errors import InputError
 from spml.report.figures import Series, line_chart
 from spml.report.markup import Html, tag
@@ -37,12 +35,7 @@ def study_figure(study: StudyChart) -> Html:
         points.setdefault(str(row.get(study.by, "")), {}).setdefault(_number(study, place, row, study.x), []).append(
             100 * _number(study, place, row, study.y)
         )
-    series = []
-    for name, at in sorted(points.items()):
-        xs = sorted(at)
-        repeated = any(len(at[x]) > 1 for x in xs)
-        spread = [float(np.std(at[x], ddof=1)) if len(at[x]) > 1 else 0.0 for x in xs] if repeated else None
-        series.append(Series(name, xs, [float(np.mean(at[x])) for x in xs], spread))
+    series = [Series.averaged(name, values) for name, values in sorted(points.items())]
     note = study.note + (" The band shows one standard deviation over seeds." if any(s.spread for s in series) else "")
     return line_chart(
         series,

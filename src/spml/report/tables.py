@@ -5,18 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from spml import metrics
+from spml.calibration import Bool, Float32, Float64, Int8, Int64
 from spml.recover import Recovered
 from spml.runs.folder import RunFolder
-
-Bool = npt.NDArray[np.bool_]
-Int8 = npt.NDArray[np.int8]
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 
 
 def confidence_and_presence(run: RunFolder, recovered: Recovered | None) -> tuple[Float32, Bool]:
@@ -78,7 +72,7 @@ class RunTables:
         """Present, but neither observed nor recovered."""
         return self.unknown & ~self.present & (self.truth > 0)
 
-    @property
+    @cached_property
     def has_truth(self) -> bool:
         """Whether the truth of any unobserved label is known."""
         return bool((self.unknown & (self.truth != 0)).any())
@@ -131,16 +125,15 @@ class RunTables:
         """Histograms of the probabilities of unobserved labels, as shares, for present and for absent labels; if the
         truth is unknown, one histogram of counts over all of them."""
         rows = self.rows
-        known = self.unknown & (self.truth != 0)
-        if known[rows].any():
-            observed = np.where(known, 0, 1)[rows]
+        if self.has_truth:
+            observed = np.where(self.unknown & (self.truth != 0), 0, 1)[rows]
             for name, sign in (("present", 1), ("absent", -1)):
                 truth = (self.truth * sign > 0)[rows]
                 shares = metrics.unobserved_positive_histogram(self.run.probabilities[rows], truth, observed, bins)
                 yield name, shares.numpy()
         else:
             scores = torch.from_numpy(self.run.probabilities[self.unknown].astype(np.float64))
-            yield "all", torch.histc(scores, bins, 0, 1).numpy()
+            yield "labels", torch.histc(scores, bins, 0, 1).numpy()
 
 
 def mean(values: Float64) -> float:
