@@ -66,13 +66,9 @@ def asymmetric(
     -------
     Tensor of shape (…, n_rows, n_classes)
     """
+    logits, positive = in_full_precision(logits), labels > 0
     return signed_focal_term(
-        in_full_precision(logits),
-        labels > 0,
-        positive_focusing,
-        negative_focusing,
-        shift=shift,
-        detach_weight=detach_weight,
+        logits, positive, positive_focusing, negative_focusing, shift=shift, detach_weight=detach_weight
     )
 
 

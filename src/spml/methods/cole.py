@@ -94,13 +94,8 @@ class _Role(Method):
     def _half(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
         assert self.k is not None
         agreement = soft_term(student, torch.sigmoid(teacher.detach()))
-        regularised = expected_positive(
-            student,
-            labels,
-            k=self.k,
-            weight=self.settings.regulariser_weight,
-            divide_by_classes=self.settings.divide_by_classes,
-        )
+        weight, divide = self.settings.regulariser_weight, self.settings.divide_by_classes
+        regularised = expected_positive(student, labels, k=self.k, weight=weight, divide_by_classes=divide)
         return mean_entry(agreement + regularised)
 
     def initial_estimates(self, problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:

@@ -66,15 +66,11 @@ class AsymmetricPseudoLabels(Method):
         self.register_buffer("unknown", unknown, persistent=False)
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
-        return mean_entry(
-            entropy_maximisation_with_soft_labels(
-                logits,
-                labels,
-                self.memory.read(rows),
-                entropy_weight=self.settings.entropy_weight,
-                soft_weight=self.settings.soft_weight,
-            )
+        soft_labels, settings = self.memory.read(rows), self.settings
+        entries = entropy_maximisation_with_soft_labels(
+            logits, labels, soft_labels, entropy_weight=settings.entropy_weight, soft_weight=settings.soft_weight
         )
+        return mean_entry(entries)
 
     @torch.no_grad()
     def end_epoch(self, probabilities: Tensor, clock: Clock) -> None:

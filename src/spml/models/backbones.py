@@ -10,8 +10,8 @@ import hashlib
 import importlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -126,17 +126,6 @@ class TimmFeatures(nn.Module):
         return features.permute(0, 3, 1, 2) if self.channels_last and features.ndim == 4 else features
 
 
-class _Loaded(NamedTuple):
-    """A network as its loader returns it, before its output has been examined."""
-
-    name: str
-    module: nn.Module
-    image_size: int
-    mean: Triple = IMAGENET_MEAN
-    std: Triple = IMAGENET_STD
-    source: str | None = None  # where the weights come from; None means random
-
-
 def load_backbone(
     backbone: str | nn.Module,
     *,
@@ -173,39 +162,46 @@ def load_backbone(
     loaded = (
         _load_module(backbone, size) if isinstance(backbone, nn.Module) else _load_named(backbone, pretrained, size)
     )
-    shape = example_output(loaded.module, loaded.image_size, loaded.name).shape
-    if len(shape) not in (2, 4) or shape[0] != 1:
-        raise InputError(
-            f"backbone {loaded.name!r} returns shape {tuple(shape)} for one image of {loaded.image_size} pixels; "
-            "it must return a feature map (1, C, h, w) or pooled features (1, C)"
-        )
-    return Backbone(
-        name=loaded.name,
-        module=loaded.module,
-        channels=shape[1],
-        pooled=len(shape) == 2,
-        image_size=loaded.image_size,
+    return replace(
+        loaded,
         mean=loaded.mean if mean is None else _triple("mean", mean),
         std=loaded.std if std is None else _triple("std", std),
-        weights_source=loaded.source or "random",
-        weights_sha256=weights_digest(loaded.module) if loaded.source else None,
     )
 
 
-def _load_module(module: nn.Module, image_size: int | None) -> _Loaded:
+def _examined(
+    name: str,
+    module: nn.Module,
+    image_size: int,
+    mean: Triple = IMAGENET_MEAN,
+    std: Triple = IMAGENET_STD,
+    source: str | None = None,
+) -> Backbone:
+    """Find the shape of a network's output; without a `source`, its weights are random."""
+    shape = example_output(module, image_size, name).shape
+    if len(shape) not in (2, 4) or shape[0] != 1:
+        raise InputError(
+            f"backbone {name!r} returns shape {tuple(shape)} for one image of {image_size} pixels; "
+            "it must return a feature map (1, C, h, w) or pooled features (1, C)"
+        )
+    digest = weights_digest(module) if source else None
+    return Backbone(name, module, shape[1], len(shape) == 2, image_size, mean, std, source or "random", digest)
+
+
+def _load_module(module: nn.Module, image_size: int | None) -> Backbone:
     if image_size is None:
         raise InputError("image_size must be given with your own module, to find its number of channels")
-    return _Loaded(f"module:{type(module).__name__}", module, image_size, source="given with the module")
+    return _examined(f"module:{type(module).__name__}", module, image_size, source="given with the module")
 
 
-def _load_named(name: str, pretrained: bool, image_size: int | None) -> _Loaded:
+def _load_named(name: str, pretrained: bool, image_size: int | None) -> Backbone:
     if name in ("small", "small-nf"):
         half = (0.5, 0.5, 0.5)
         net = SmallNet("none" if name == "small-nf" else "batch")
-        return _Loaded(name, net, image_size or SMALL_IMAGE_SIZE, half, half)
+        return _examined(name, net, image_size or SMALL_IMAGE_SIZE, half, half)
     if name in LITE_IMAGE_SIZES:
         source = _lite_package(name) if pretrained else None
-        return _Loaded(name, _load_lite(name, pretrained), image_size or LITE_IMAGE_SIZES[name], source=source)
+        return _examined(name, _load_lite(name, pretrained), image_size or LITE_IMAGE_SIZES[name], source=source)
     return _load_timm(name.removeprefix("timm:"), pretrained, image_size)
 
 
@@ -274,14 +270,14 @@ def _load_lite(name: str, pretrained: bool) -> TimmFeatures:
     return TimmFeatures(net)
 
 
-def _load_timm(name: str, pretrained: bool, image_size: int | None) -> _Loaded:
+def _load_timm(name: str, pretrained: bool, image_size: int | None) -> Backbone:
     net, size = _create_timm_model(name, pretrained, image_size)
     config = net.pretrained_cfg
     source = None
     if pretrained:
         tag = config.get("tag")
         source = f"timm {config['architecture']}{f'.{tag}' if tag else ''}"
-    return _Loaded(
+    return _examined(
         name, TimmFeatures(net), size, _triple("mean", config["mean"]), _triple("std", config["std"]), source
     )
 
