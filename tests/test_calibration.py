@@ -11,7 +11,15 @@ from hypothesis.extra import numpy as nps
 from scipy.optimize import approx_fprime
 from scipy.special import expit, logit
 
-from spml.calibration import _WEIGHTS, Calibration, _Fit, _others_absent, calibrate, expected_f1_thresholds
+from spml.calibration import (
+    _WEIGHTS,
+    Calibration,
+    _Fit,
+    _others_absent,
+    best_threshold,
+    calibrate,
+    expected_f1_thresholds,
+)
 from spml.errors import InputError
 from spml.labels import KEstimate
 from spml.metrics import f1
@@ -245,14 +253,14 @@ def test_thresholds_have_the_best_expected_f1(confidences: np.ndarray) -> None:
         taken = p >= threshold
         return 2 * p[taken].sum() / (taken.sum() + p.sum())
 
-    for together, parts in ((False, confidences.T), (True, confidences.reshape(1, -1))):
-        thresholds = expected_f1_thresholds(confidences, together=together)
-        for p, threshold in zip(parts, thresholds, strict=False):
-            if p.sum() == 0:
-                assert threshold == np.inf
-                continue
-            best = max(expected(p, candidate) for candidate in p)
-            assert expected(p, threshold) == pytest.approx(best)
+    pooled = confidences.reshape(-1)
+    thresholds = [*expected_f1_thresholds(confidences), best_threshold(pooled)]
+    for p, threshold in zip([*confidences.T, pooled], thresholds, strict=True):
+        if p.sum() == 0:
+            assert threshold == np.inf
+            continue
+        best = max(expected(p, candidate) for candidate in p)
+        assert expected(p, threshold) == pytest.approx(best)
 
 
 def test_thresholds_are_close_to_the_best_ones(world: World) -> None:

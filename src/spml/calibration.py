@@ -193,17 +193,14 @@ def calibrate(
     )
 
 
-def expected_f1_thresholds(confidences: npt.NDArray[Any], *, together: bool = False) -> Float64:
-    """Thresholds with the best expected F1; no true label is needed.
+def expected_f1_thresholds(confidences: npt.NDArray[Any]) -> Float64:
+    """The threshold of each class with the best expected F1; no true label is needed.
 
     The expected F1 of the m most confident labels is 2·Σ_taken p / (m + Σ_all p).
 
     Parameters
     ----------
     confidences : array of shape (N, L)
-    together : bool
-        False: one threshold per class, which maximises the macro F1. True: one threshold for all classes, which
-        maximises the micro F1.
 
     Returns
     -------
@@ -216,8 +213,6 @@ def expected_f1_thresholds(confidences: npt.NDArray[Any], *, together: bool = Fa
     array([0.8, 0.4])
     """
     table = _checked(confidences, -1)
-    if together:
-        return np.full(table.shape[1], best_threshold(table.reshape(-1)))
     return np.array([best_threshold(table[:, c]) for c in range(table.shape[1])])
 
 

@@ -4,6 +4,7 @@ import copy
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -36,11 +37,9 @@ def check_method(make: MakeMethod | Method | str) -> None:
     >>> check_method("em")
     """
     if isinstance(make, str):
-        name = make
-        make = lambda: method(name)  # noqa: E731
+        make = partial(method, make)
     elif isinstance(make, Method):
-        given = make
-        make = lambda: copy.deepcopy(given)  # noqa: E731
+        make = partial(copy.deepcopy, make)
     for check in _CHECKS:
         check(make)
 
@@ -84,7 +83,7 @@ def check_two_processes(names: Sequence[str]) -> None:
         torch.multiprocessing.spawn(_one_of_two, arguments, nprocs=2)  # type: ignore[attr-defined]
         for name in names:
             alone, together = Path(temporary, "alone", name), Path(temporary, "together", name)
-            tiny_run(lambda name=name: method(name), alone).fit()  # type: ignore[misc]
+            tiny_run(partial(method, name), alone).fit()
             _compare(name, alone, together)
 
 
@@ -95,7 +94,7 @@ def _one_of_two(rank: int, names: list[str], temporary: str, plugins: tuple[str,
     # The processes find each other through a file, because a port might be in use.
     torch.distributed.init_process_group("gloo", f"file://{temporary}/meeting", rank=rank, world_size=2)
     for name in names:
-        tiny_run(lambda name=name: method(name), Path(temporary, "together", name)).fit()  # type: ignore[misc]
+        tiny_run(partial(method, name), Path(temporary, "together", name)).fit()
     end_process()
 
 
