@@ -43,7 +43,7 @@ def heads_grid(
             [experiment for point in grid for experiment in point],
             validation=(FeatureRows(store, data.validation), data.full_labels(data.validation)),
             full_labels=data.full_labels(data.train),
-            negatives_labels=LabelDraw().shown(data, "negatives")[1],
+            negatives_labels=LabelDraw().select(data, "negatives")[1],
             device=device,
             progress=progress,
         )

@@ -120,7 +120,7 @@ def train(
         seed=seed,
         device=device,
         track=track,
-        say=report,
+        notify=report,
         progress=progress,
         **options,
     )

@@ -98,7 +98,7 @@ def test_heads_on_features_equal_those_of_a_cpu(name, tmp_path):
     np.save(tmp_path / "y.npy", index)
     ends = []
     for device in ("cpu", "cuda"):
-        options = {"k": 1.5, "device": device, "labels": tmp_path / "y.npy", "say": str, "progress": False}
+        options = {"k": 1.5, "device": device, "labels": tmp_path / "y.npy", "notify": str, "progress": False}
         best = train_data(tmp_path / "x.npy", tmp_path / device, method=name, **options)
         ends.append((best["score"], read_tensors(tmp_path / device / "best.safetensors")[0]["linear.weight"]))
     assert ends[0][0] == pytest.approx(ends[1][0], abs=0.02)

@@ -57,18 +57,18 @@ def test_separate_and_merged_heads() -> None:
     features = torch.randn(30, 12)
     classifier = FeatureClassifier(12, 4, (2 / 3, 1 / 3))
     classifier.measure(features)
-    beside = classifier(features).logits.unflatten(-1, (2, 4))
+    joint = classifier(features).logits.unflatten(-1, (2, 4))
     for head in (0, 1):
         alone = FeatureClassifier(12, 4)
         rows = slice(4 * head, 4 * head + 4)
         parts = {"linear.weight": classifier.linear.weight[rows], "linear.bias": classifier.linear.bias[rows]}
         alone.load_state_dict(parts | {"mean": classifier.mean, "deviation": classifier.deviation})
-        torch.testing.assert_close(beside[:, head], alone(features).logits)
+        torch.testing.assert_close(joint[:, head], alone(features).logits)
     again = feature_classifier_from_description(json.loads(json.dumps(classifier.description)))
     again.load_state_dict(classifier.state_dict())
     one = again.eval()(features).logits
     assert one.shape == (30, 4)
-    unit = [(beside[:, head] - beside[:, head].mean(0)) / norm for head, norm in enumerate(norms(classifier))]
+    unit = [(joint[:, head] - joint[:, head].mean(0)) / norm for head, norm in enumerate(norms(classifier))]
     longest = torch.stack(norms(classifier)).amax(0)
     torch.testing.assert_close(one - one.mean(0), (2 * unit[0] + unit[1]) / 3 * longest)
     many = features.repeat(100, 1)

@@ -772,7 +772,7 @@ def test_the_landscape_of_an_ensemble_sums_both_heads(tmp_path):
     draw = np.random.default_rng(0)
     np.save(tmp_path / "x.npy", draw.normal(size=(60, 6)).astype(np.float32))
     np.save(tmp_path / "y.npy", draw.integers(0, 3, 60))
-    options = {"labels": tmp_path / "y.npy", "say": str, "progress": False}
+    options = {"labels": tmp_path / "y.npy", "notify": str, "progress": False}
     train_data(tmp_path / "x.npy", tmp_path / "run", epochs=1, device="cpu", **options)
     run = open_run(tmp_path / "run")
     landscape = loss_landscape(run, 200, steps=3)

@@ -27,13 +27,13 @@ def train_runs(root):
         (root / "photos" / name).mkdir(parents=True)
         for number in range(12):
             (root / "photos" / name / f"{number}.png").write_bytes(photo(draw, channel))
-    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "say": str, "progress": False}
+    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "notify": str, "progress": False}
     train_data(root / "photos", root / "on-images", model="small", size=16, **options)
     single = draw.integers(0, 3, 90)
     features = (0.3 * draw.normal(size=(90, 5)) + np.eye(5)[single]).astype(np.float32)
     np.save(root / "x.npy", features)
     np.save(root / "y.npy", single)
-    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "say": str, "progress": False}
+    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "notify": str, "progress": False}
     train_data(root / "x.npy", root / "on-features", labels=root / "y.npy", **options)
 
 

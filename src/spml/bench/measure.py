@@ -56,7 +56,7 @@ def measure(experiment: Experiment, dataset: Dataset, test: Tensor, training: Te
     method, draw = METHODS[experiment.method], experiment.draw or LabelDraw()
     truth = torch.from_numpy(dataset.full_labels(dataset.test).dense() > 0).to(test.device)
     values = metrics.predictive_values(test, truth, _threshold(experiment))
-    learned = draw.shown(dataset, method.needs.labels)[1]
+    learned = draw.select(dataset, method.needs.labels)[1]
     return {
         "test_map": metrics.mean_average_precision(test, truth, empty="zero"),
         "test_micro_f1": metrics.f1(test, truth, method.f1_threshold, "micro"),
@@ -72,7 +72,7 @@ def measure(experiment: Experiment, dataset: Dataset, test: Tensor, training: Te
 
 def _recovery(draw: LabelDraw, dataset: Dataset, training: Tensor) -> Row:
     """mAP of the training rows against their true labels (Cole et al., Table 2)."""
-    rows, observed = draw.shown(dataset)
+    rows, observed = draw.select(dataset)
     if not dataset.fully_labelled[rows].all():
         return {"recovery_map": None, "recovery_unobserved_map": None}
     truth = torch.from_numpy(dataset.full_labels(rows).dense() > 0).to(training.device)

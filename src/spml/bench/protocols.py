@@ -217,9 +217,9 @@ def load_protocol(name: str, changes: Sequence[str] = ()) -> Protocol:
     return make_protocol(Path(name).stem, raw)
 
 
-def read_toml(kind: str, name: str, beside: Path | None = None) -> dict[str, Any]:
-    """Read a file of the package by name, or another by path, relative to the folder `beside`."""
-    path = shipped(kind).get(name) or (beside or Path()) / name
+def read_toml(kind: str, name: str, folder: Path | None = None) -> dict[str, Any]:
+    """Read a file of the package by name, or another by path, relative to `folder`."""
+    path = shipped(kind).get(name) or (folder or Path()) / name
     if not path.is_file():
         raise InputError(
             f"No file {str(path)!r}, and no {kind} of that name. Available {kind}: {', '.join(shipped(kind))}"

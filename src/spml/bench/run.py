@@ -44,7 +44,7 @@ def run(
     *,
     device: str = "auto",
     workers: int = 1,
-    say: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> BenchTable:
     """Run everything of a plan that has not run before and write the results.
 
@@ -56,7 +56,7 @@ def run(
     device : {"auto", "cpu", "cuda"}
     workers : int
         Number of runs at a time.
-    say : callable
+    notify : callable
         Receives progress messages.
 
     Returns
@@ -65,7 +65,7 @@ def run(
         The table of results; `out` holds it as table.md and table.csv, all runs as runs.csv, and report.html.
     """
     with lock_folder(out):
-        runner = Runner(plan.sources, out / "runs", device=device, workers=workers, say=say)
+        runner = Runner(plan.sources, out / "runs", device=device, workers=workers, notify=notify)
         at_once = OPTUNA_HEADS if plan.protocol.features else workers
         optuna = replace(plan.optuna, at_once=at_once) if plan.optuna else None
         results = execute(plan.searches, plan.seeds, runner, plan.protocol.select_on, optuna)

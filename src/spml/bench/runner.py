@@ -34,9 +34,9 @@ from spml.train.experiment import Experiment
 from spml.train.label_draw import LabelDraw
 from spml.train.linear import FeatureRows, HeadResult, train_heads
 from spml.train.pooled_features import pooled_features
-from spml.train.run_experiment import as_shown, head_of, run_experiment
+from spml.train.run_experiment import head_of, run_experiment, with_drawn_labels
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 class Runner:
@@ -52,7 +52,7 @@ class Runner:
     device : {"auto", "cpu", "cuda"}
     workers : int
         Runs at a time. On a GPU linear heads are always trained in one process.
-    say : callable
+    notify : callable
         Receives progress messages.
     """
 
@@ -63,10 +63,10 @@ class Runner:
         *,
         device: str = "auto",
         workers: int = 1,
-        say: Say = lambda line: None,
+        notify: Notify = lambda line: None,
     ) -> None:
         self.sources = {source.name: source for source in sources}
-        self.out, self.device, self.workers, self.say = out, device, workers, say
+        self.out, self.device, self.workers, self.notify = out, device, workers, notify
         self._with_features: dict[tuple[str, str, int], Dataset] = {}
         self.notes: list[str] = []
 
@@ -76,8 +76,8 @@ class Runner:
         missing = {self.path(each): each for each in experiments if not self.done(each)}
         if missing:
             found = len({self.path(each) for each in experiments}) - len(missing)
-            self.say(f"{len(missing)} runs to do" + (f", {found} already done" if found else ""))
-            clock = _Clock(len(missing), self.say)
+            self.notify(f"{len(missing)} runs to do" + (f", {found} already done" if found else ""))
+            clock = _Clock(len(missing), self.notify)
             self._run_heads([each for each in missing.values() if each.features], clock)
             self._run_networks([each for each in missing.values() if not each.features], clock)
             if not all(path.exists() for path in missing):  # workers import the code anew
@@ -152,7 +152,7 @@ class Runner:
     def _compute_features(self, images: Dataset, experiment: Experiment, path: Path) -> None:
         assert isinstance(images.store, ImageStore)
         self.out.mkdir(parents=True, exist_ok=True)
-        self.say(f"computing features of {len(images)} images with {experiment.backbone}")
+        self.notify(f"computing features of {len(images)} images with {experiment.backbone}")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # a backbone without pretrained weights is always the same
             classifier = build_classifier(experiment.backbone, len(images.classes), image_size=experiment.image_size)
@@ -237,7 +237,7 @@ class Runner:
         """Train heads on the same data together, write their results and return the seconds."""
         started = time.perf_counter()
         dataset, draw = self.dataset(experiments[0]), experiments[0].draw or LabelDraw()
-        store, (rows, labels) = dataset.store, draw.shown(dataset)
+        store, (rows, labels) = dataset.store, draw.select(dataset)
         assert isinstance(store, FeatureStore)
         known = bool(dataset.fully_labelled[rows].all())
         results = train_heads(
@@ -247,7 +247,7 @@ class Runner:
             validation=(FeatureRows(store, dataset.validation), dataset.full_labels(dataset.validation)),
             device=choose_device(self.device),
             full_labels=dataset.full_labels(rows) if known else None,
-            negatives_labels=draw.shown(dataset, "negatives")[1] if known else None,
+            negatives_labels=draw.select(dataset, "negatives")[1] if known else None,
             progress=progress,
         )
         seconds = round((time.perf_counter() - started) / len(experiments), 2)
@@ -280,8 +280,8 @@ class Runner:
         row = json.loads(path.read_text(encoding="utf-8"))
         tensors, _ = read_tensors(path.with_suffix(".safetensors"))
         draw, dataset = experiment.draw or LabelDraw(), self.dataset(experiment)
-        learned = draw.shown(dataset, METHODS[experiment.method].needs.labels)[1]
-        shown = as_shown(dataset, draw)
+        learned = draw.select(dataset, METHODS[experiment.method].needs.labels)[1]
+        drawn = with_drawn_labels(dataset, draw)
         blocks = np.array_split(np.arange(len(dataset)), max(1, len(dataset) // 4096))
         logits = torch.cat([dataset.store.batch(rows) @ tensors["weight"] + tensors["bias"] for rows in blocks])
         return RunFolder(
@@ -296,10 +296,10 @@ class Runner:
             best={"score": row["validation_map"], "epoch": row["best_epoch"], "weights": "raw"},
             log=[],  # the loss of a head is not kept; the report of the benchmark draws its validation curve
             names=dataset.names.tolist(),
-            labels=shown.labels,
+            labels=drawn.labels,
             truth=None if dataset.truth is None else dataset.truth.open(),
             probabilities=torch.sigmoid(logits).numpy(),
-            train=shown.train,
+            train=drawn.train,
             validation=dataset.validation,
             test=dataset.test,
             source=dataset.source,
@@ -357,14 +357,14 @@ def _peak_memory(resident: int) -> float:
 class _Clock:
     """Counts runs and estimates the time that is left."""
 
-    def __init__(self, total: int, say: Say) -> None:
-        self.total, self.say, self.count, self.started = total, say, 0, time.perf_counter()
+    def __init__(self, total: int, notify: Notify) -> None:
+        self.total, self.notify, self.count, self.started = total, notify, 0, time.perf_counter()
 
     def finished(self, runs: int, result: str) -> None:
         self.count += runs
         left = (time.perf_counter() - self.started) / self.count * (self.total - self.count)
         rest = f", about {duration(left)} left" if self.count < self.total else ""
-        self.say(f"[{self.count}/{self.total}] {result}{rest}")
+        self.notify(f"[{self.count}/{self.total}] {result}{rest}")
 
 
 def duration(seconds: float) -> str:

@@ -232,7 +232,7 @@ def _changed_protocol(
 ) -> Protocol:
     """The protocol of a study, with the changes of its side, of its file and of the user."""
     name = side.pop("protocol")
-    merged = read_toml("protocols", name, beside=folder)
+    merged = read_toml("protocols", name, folder=folder)
     make_protocol(Path(name).stem, merged)  # so that an error in that file names that file
     _merge(stem, merged, side)
     _merge(stem, merged, {str(key): raw[key] for key in ("methods", "draw", "seeds", "paper") if key in raw})

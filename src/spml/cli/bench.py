@@ -98,7 +98,7 @@ def command(
     )
     for note in planned.notes:
         typer.echo(note)
-    _print(run(planned, out, device=device, workers=workers, say=typer.echo))
+    _print(run(planned, out, device=device, workers=workers, notify=typer.echo))
     typer.echo(f"Tables: {out / 'table.md'}, {out / 'runs.csv'}. Report: {out / 'report.html'}")
 
 

@@ -81,7 +81,7 @@ def command(
         seed=seed,
         device=device,
         track=track,
-        say=echo,
+        notify=echo,
         kind=kind,
         image_column=image_column,
         label_column=label_column,

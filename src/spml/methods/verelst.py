@@ -124,9 +124,9 @@ class SpatiallyConsistent(ExpectedNegative):
     def _update(self, rows: Tensor, heat: Tensor, stored: Tensor, geometry: Geometry | None) -> None:
         side = self.settings.map_size
         grid = _image_grid(geometry, heat.shape[0], side, heat.device)
-        shown = F.grid_sample(heat, grid, align_corners=False, padding_mode="border")
+        in_image = F.grid_sample(heat, grid, align_corners=False, padding_mode="border")
         visible = (grid.abs() <= 1).all(-1)[:, None]
-        self.heat.write(rows, torch.where(visible, _moved(stored, shown, self.settings.momentum), stored))
+        self.heat.write(rows, torch.where(visible, _moved(stored, in_image, self.settings.momentum), stored))
 
 
 def _moved(average: Tensor, value: Tensor, momentum: float) -> Tensor:

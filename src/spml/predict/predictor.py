@@ -185,8 +185,8 @@ def predict_files(
         raise InputError(f"--out {out} is one of the inputs: choose another file")
     labeller = Labeller(open_predictor(run, device), threshold=threshold, top=top, recover=recover)
     total, blocks = open_files(inputs, labeller.predictor.spec, label_column)
-    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*shown, disable=not progress) as bar, open_writer(out, labeller.schema) as write:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, disable=not progress) as bar, open_writer(out, labeller.schema) as write:
         task = bar.add_task("rows", total=total)
         for block in blocks:
             write(labeller(block))

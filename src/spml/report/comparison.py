@@ -191,7 +191,7 @@ def _or_lowest(value: float) -> float:
 class _Column(NamedTuple):
     name: str
     value: Callable[[RunTables], float]
-    shown: Callable[[float], str]
+    format: Callable[[float], str]
     ranked: bool = False
 
 
@@ -234,9 +234,9 @@ def _table_row(group: MethodGroup, columns: Sequence[_Column], best: Mapping[str
     cells = [tag("td", str(len(group.runs)), data_name="runs")]
     for column in columns:
         values, mean = group.values(column.value), group.mean(column.value)
-        text = column.shown(mean) if values else "–"
+        text = column.format(mean) if values else "–"
         if len(values) > 1:
-            text += f" ± {column.shown(float(np.std(values, ddof=1)))}"
+            text += f" ± {column.format(float(np.std(values, ddof=1)))}"
         top = not group.reference and best.get(column.name) == mean
         cells.append(tag("td", text, data_name=column.name, class_="best" if top else None))
     return tag("tr", tag("th", group.name, tag("small", with_code(description)), scope="row", class_="name"), *cells)

@@ -99,7 +99,7 @@ def line_chart(
     head = [x_label, *(s.name for s in series)]
     every_x = sorted({v for s in series for v in s.x if math.isfinite(v)})
     lookup = [dict(zip(s.x, s.y, strict=True)) for s in series]
-    rows = [[_shown(v), *(_shown(values.get(v)) for values in lookup)] for v in every_x]
+    rows = [[_formatted(v), *(_formatted(values.get(v)) for values in lookup)] for v in every_x]
     return figure(
         title,
         legend([s.name for s in series], [s.mark or colour(place) for place, s in enumerate(series)]),
@@ -134,7 +134,7 @@ def histogram(
         parts.append(tag("g", tag("path", tag("title", name), class_="area", d="".join(steps)), class_=mark))
     bins = len(groups[0][2])
     rows = [
-        [f"{i / bins:.2f} to {(i + 1) / bins:.2f}", *(_shown(float(heights[i])) for _, _, heights in groups)]
+        [f"{i / bins:.2f} to {(i + 1) / bins:.2f}", *(_formatted(float(heights[i])) for _, _, heights in groups)]
         for i in range(bins)
     ]
     names = [name for name, _, _ in groups]
@@ -197,7 +197,7 @@ def scatter(
     ]
     points = [_dot(plane, a, b, f"{name}: {a:.3g}, {b:.3g}", radius=4.5) for a, b, name in points_drawn]
     description = f"{title}. {x_label} against {y_label} for {len(points_drawn)} labels"
-    rows = [[name, _shown(a), _shown(b)] for a, b, name in points_drawn]
+    rows = [[name, _formatted(a), _formatted(b)] for a, b, name in points_drawn]
     drawing = plane.drawing(diagonal, tag("g", *points, class_="s1"), description=description)
     return figure(title, drawing, numbers(["label", x_label, y_label], rows), note=note)
 
@@ -289,7 +289,7 @@ def _line(plane: Plane, one: Series) -> list[Html]:
         if len(piece) > 1:
             drawn.append(tag("path", class_="line", d=_path(plane, [(x, y) for x, y, _ in piece])))
         if len(points) <= 30:
-            drawn += [_dot(plane, x, y, f"{one.name}, {short(x)}: {_shown(y)}", radius=2.6) for x, y, _ in piece]
+            drawn += [_dot(plane, x, y, f"{one.name}, {short(x)}: {_formatted(y)}", radius=2.6) for x, y, _ in piece]
     return drawn
 
 
@@ -322,10 +322,10 @@ def _in_words(one: Series) -> str:
     if not finite:
         return f"{one.name}: no values"
     (first_x, first), (last_x, last) = finite[0], finite[-1]
-    return f"{one.name}: {_shown(first)} at {short(first_x)}, {_shown(last)} at {short(last_x)}"
+    return f"{one.name}: {_formatted(first)} at {short(first_x)}, {_formatted(last)} at {short(last_x)}"
 
 
-def _shown(value: float | None) -> str:
+def _formatted(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     return minus(f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}")

@@ -44,13 +44,13 @@ def pixels(run: RunFolder, row: int) -> UInt8 | None:
 
 def picture(image: UInt8, alt: str, size: int) -> Html:
     """An image as an embedded JPEG, at most `size` pixels wide."""
-    shown = Image.fromarray(image)
-    if shown.width > size:
-        shown = shown.resize((size, size), Image.Resampling.LANCZOS)
+    thumbnail = Image.fromarray(image)
+    if thumbnail.width > size:
+        thumbnail = thumbnail.resize((size, size), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    shown.save(file, "JPEG", quality=82 if shown.width > 96 else 92, optimize=True)
+    thumbnail.save(file, "JPEG", quality=82 if thumbnail.width > 96 else 92, optimize=True)
     data = base64.b64encode(file.getvalue()).decode()
-    return tag("img", src=f"data:image/jpeg;base64,{data}", alt=alt, width=shown.width, height=shown.height)
+    return tag("img", src=f"data:image/jpeg;base64,{data}", alt=alt, width=thumbnail.width, height=thumbnail.height)
 
 
 def kind_of(tables: RunTables, row: int, label: int) -> str:
@@ -138,7 +138,7 @@ def galleries(tables: RunTables, each: int, size: int) -> list[Html | None]:
 
     total = count(tables.recovery.count, "recovered label")
     drawn = np.random.default_rng(0).permutation(tables.rows)[:each]
-    shown = [
+    sections = [
         gallery(
             "Random examples",
             "Chosen at random, to give a fair impression.",
@@ -157,7 +157,7 @@ def galleries(tables: RunTables, each: int, size: int) -> list[Html | None]:
     ]
     if tables.has_truth:
         wrong, missed = int(tables.wrong.sum()), int(tables.missed.sum())
-        shown += [
+        sections += [
             gallery(
                 "Confident mistakes",
                 f"{wrong:,} of {count(tables.recovery.checked, 'recovered label')} are wrong. These are the most "
@@ -171,7 +171,7 @@ def galleries(tables: RunTables, each: int, size: int) -> list[Html | None]:
                 cards(extremes(tables, tables.missed, each, least=True)),
             ),
         ]
-    return shown
+    return sections
 
 
 def extremes(tables: RunTables, among: Bool, wanted: int, least: bool = False) -> list[tuple[int, int]]:
@@ -245,15 +245,15 @@ def evidence(network: Classifier, image: UInt8, labels: Sequence[int]) -> list[t
 
 def _evidence_card(tables: RunTables, row: int, image: UInt8, maps: Mapping[int, torch.Tensor], size: int) -> Html:
     run = tables.run
-    shown = [tag("figure", picture(image, run.names[row], size), tag("figcaption", "image"))]
+    figures = [tag("figure", picture(image, run.names[row], size), tag("figcaption", "image"))]
     for label in maps:
         kind = kind_of(tables, row, label)
         sign = f"{KINDS[kind][0]} " if kind in KINDS else ""  # a verified negative has none
         alt = f"{run.names[row]}: evidence for {run.classes[label]}"
         words = tag("figcaption", sign, tag("span", run.classes[label], class_="name"), class_=kind)
-        shown.append(tag("figure", picture(highlight(image, maps[label]), alt, size), words))
+        figures.append(tag("figure", picture(highlight(image, maps[label]), alt, size), words))
     name = tag("p", run.names[row], class_="file name", title=run.names[row])
-    return tag("li", tag("div", *shown, class_="maps"), name, class_="card")
+    return tag("li", tag("div", *figures, class_="maps"), name, class_="card")
 
 
 def highlight(image: UInt8, weights: torch.Tensor) -> UInt8:

@@ -41,7 +41,7 @@ class LabelDraw:
     Examples
     --------
     >>> from spml.data import open_data
-    >>> rows, labels = LabelDraw(rows=0.5).shown(open_data("scenes", train=20, test=10))
+    >>> rows, labels = LabelDraw(rows=0.5).select(open_data("scenes", train=20, test=10))
     >>> len(rows), labels.is_single_positive
     (8, True)
     """
@@ -82,7 +82,7 @@ class LabelDraw:
         """Whether a row has one observed positive and nothing else."""
         return self.positives <= 1 and self.negatives == 0 and self.drop is None
 
-    def shown(self, dataset: Dataset, need: str = "positives") -> tuple[Int64, Labels]:
+    def select(self, dataset: Dataset, need: str = "positives") -> tuple[Int64, Labels]:
         """The training rows to use, and the labels that a method may learn from.
 
         Parameters

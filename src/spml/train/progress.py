@@ -9,9 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 @contextmanager
-def progress_bar(name: str, total: int, completed: int, shown: bool) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar, if wanted; the function it gives advances it by one step."""
-    if not shown:
+def progress_bar(name: str, total: int, completed: int, visible: bool) -> Iterator[Callable[[str], None]]:
+    """Show a progress bar if `visible`; yields a function that advances it by one step."""
+    if not visible:
         yield lambda text: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

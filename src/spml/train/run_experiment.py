@@ -40,7 +40,7 @@ def run_experiment(
     *,
     device: str = "auto",
     trackers: Sequence[Tracker] = (),
-    say: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
     progress: bool = True,
     interrupted: threading.Event | None = None,
 ) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def run_experiment(
     device : {"auto", "cpu", "cuda"}
     trackers : sequence of Tracker
         Receive everything that the log does.
-    say : callable
+    notify : callable
         Receives messages for the user.
     progress : bool
         Show progress bars.
@@ -81,7 +81,7 @@ def run_experiment(
     method = make_method(experiment.method, **experiment.settings)
     network = build_network(experiment, method, dataset)  # before any image is read: this validates the experiment
     dataset.store.prepare(progress=progress)
-    dataset = without_unreadable_rows(dataset, say)
+    dataset = without_unreadable_rows(dataset, notify)
     if isinstance(dataset.store, ImageStore) and chosen.type == "cuda":
         dataset.store.to_device(chosen)
     started = time.perf_counter()
@@ -113,7 +113,7 @@ def run_experiment(
         best = run.fit()
     seconds = time.perf_counter() - started
     _log_unreadable_images(run, dataset)
-    finish(run, as_shown(dataset, experiment.draw), dataset.source or {"path": dataset.name, "options": {}})
+    finish(run, with_drawn_labels(dataset, experiment.draw), dataset.source or {"path": dataset.name, "options": {}})
     return {**best, "seconds": seconds}
 
 
@@ -142,21 +142,21 @@ def head_of(experiment: Experiment, method: Method, dataset: Dataset) -> str:
     return head_for(method, experiment.backbone, len(dataset.classes), rows, train.epochs, train.batch_size)
 
 
-def without_unreadable_rows(dataset: Dataset, say: Callable[[str], None]) -> Dataset:
+def without_unreadable_rows(dataset: Dataset, notify: Callable[[str], None]) -> Dataset:
     """The data set without rows whose image cannot be read; the user gets a message."""
     good = dataset.store.good_rows
     if len(good) == len(dataset):
         return dataset
     bad = np.setdiff1d(np.arange(len(dataset)), good)
     names = ", ".join(dataset.names[bad[:3]].tolist()) + (", …" if len(bad) > 3 else "")
-    say(f"{len(bad)} of {len(dataset)} images cannot be read and are left out: {names}")
+    notify(f"{len(bad)} of {len(dataset)} images cannot be read and are left out: {names}")
     train, validation, test = (np.intersect1d(part, good) for part in (dataset.train, dataset.validation, dataset.test))
     return replace(dataset, train=train, validation=validation, test=test)
 
 
 def _training_labels(experiment: Experiment, method: Method, dataset: Dataset) -> tuple[np.ndarray, Labels]:
     if experiment.draw is not None:
-        return experiment.draw.shown(dataset, method.needs.labels)
+        return experiment.draw.select(dataset, method.needs.labels)
     return dataset.train, dataset.labels.subset(dataset.train)
 
 
@@ -203,11 +203,11 @@ def _log_unreadable_images(run: Trainer, dataset: Dataset) -> None:
         run.files.write_log("bad images", count=len(bad), names=bad)
 
 
-def as_shown(dataset: Dataset, draw: LabelDraw | None) -> Dataset:
+def with_drawn_labels(dataset: Dataset, draw: LabelDraw | None) -> Dataset:
     """The data set with the training rows and labels of a draw, and no known labels for other rows."""
     if draw is None or draw == LabelDraw():
         return dataset
-    rows, labels = draw.shown(dataset)
+    rows, labels = draw.select(dataset)
     dense = labels.dense()
     at, columns = np.nonzero(dense)
     entries = Entries.from_coordinates(

@@ -38,7 +38,7 @@ def train_data(
     seed: int = 0,
     device: str = "auto",
     track: str | None = None,
-    say: Callable[[str], None] = print,
+    notify: Callable[[str], None] = print,
     progress: bool = True,
     **options: Any,
 ) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def train_data(
     device : {"auto", "cpu", "cuda"}
     track : {"tensorboard", "trackio"}, optional
         Also log there.
-    say : callable
+    notify : callable
         Receives messages for the user.
     progress : bool
         Show progress bars.
@@ -92,12 +92,12 @@ def train_data(
     _train_settings(1, chosen, images=True, **train)
     dataset = _open(data, model, size, {name: value for name, value in options.items() if value is not None})
     for note in dataset.notes:
-        say(note)
+        notify(note)
     images = isinstance(dataset.store, ImageStore)
     if not images:
         _check_linear(model=model, size=size, head=head)
     kind = f" (format: {dataset.source['kind']})" if dataset.source else ""
-    say(
+    notify(
         f"{dataset.name}{kind}: {len(dataset.train)} training rows, {len(dataset.validation)} held out, "
         f"{len(dataset.classes)} classes"
     )
@@ -113,7 +113,7 @@ def train_data(
         image_size=dataset.store.size if isinstance(dataset.store, ImageStore) else Experiment.image_size,
     )
     trackers = (tracker(track, out),) if track else ()
-    return run_experiment(experiment, dataset, out, device=device, trackers=trackers, say=say, progress=progress)
+    return run_experiment(experiment, dataset, out, device=device, trackers=trackers, notify=notify, progress=progress)
 
 
 def _check_out(out: Path, data: str | Path | Dataset) -> None:

@@ -126,9 +126,11 @@ class _Draws:
         np.put_along_axis(self._colour, rng.integers(3, size=(*shape, 1)), 255, axis=2)
         self._opacity = rng.uniform(*opacity, shape).astype(np.float32)
 
-    def places(self, scene: int, stamp: int, room: int) -> list[tuple[int, int]]:
-        """Two places (row, column), each from 0 to `room`."""
-        return [(int(row * (room + 1)), int(column * (room + 1))) for row, column in self._place[scene, stamp].tolist()]
+    def places(self, scene: int, stamp: int, limit: int) -> list[tuple[int, int]]:
+        """Two places (row, column), each from 0 to `limit`."""
+        return [
+            (int(row * (limit + 1)), int(column * (limit + 1))) for row, column in self._place[scene, stamp].tolist()
+        ]
 
     def paint(self, scene: int, stamp: int) -> tuple[Float32, np.float32]:
         """Colour (3, 1, 1) and opacity."""
