@@ -191,7 +191,7 @@ def test_huge_images_raise_before_decoding(tmp_path, monkeypatch):
 def test_unsafe_formats_raise(tmp_path):
     path = tmp_path / "page.png"
     photo(8, 8).save(path, "EPS")
-    with pytest.raises(InputError, match="no image of a known format"):
+    with pytest.raises(InputError, match="not an image of a known format"):
         decode(path, 8)
 
 

@@ -276,7 +276,7 @@ def test_bad_images_in_a_table(photos: Path) -> None:
     path = photos / "data.parquet"
     cells = [*contents(photos, "a"), b"no image", None, b""]
     pq.write_table(pa.table({"image": cells, "label": list("xyxy")}), path)
-    for row, reason in ((1, "no image of a known format"), (2, "'image' is empty"), (3, "'image' is empty")):
+    for row, reason in ((1, "not an image of a known format"), (2, "'image' is empty"), (3, "'image' is empty")):
         with pytest.raises(InputError, match=rf"data\.parquet, row {row + 1}: .*{reason}"):
             from_table(path, cache_limit=0).store.batch([row])
     assert from_table(path, on_bad_image="skip").store.good_rows.tolist() == [0]

@@ -25,7 +25,8 @@ def test_images_from_files_paths_and_bytes_give_the_same_labels(tables, tmp_path
     run = tables / "on-images"
     count, files = predicted(run, tables / "photos", tmp_path / "files.csv")
     assert count == 36
-    for source in ("paths.parquet", "bytes.parquet"):
+    csv.write_csv(parquet.read_table(tables / "paths.parquet"), tables / "paths.csv")
+    for source in ("paths.parquet", "bytes.parquet", "paths.csv"):
         count, lines = predicted(run, tables / source, tmp_path / "tags.parquet")
         assert count == 36
         assert sorted_lines(lines, "image") == sorted_lines(files, "image")
@@ -64,7 +65,8 @@ def test_features_from_a_matrix_and_from_tables_give_the_same_labels(tables, tmp
     assert [line["row"] for line in matrix[:2]] == ["0", "0"]
     monkeypatch.setattr("spml.predict.inputs.FEATURE_ROWS_PER_BLOCK", 16)
     monkeypatch.setattr("spml.predict.writers.LINES_PER_WRITE", 50)
-    for source in ("lists.parquet", "wide.parquet", "x.npy"):
+    csv.write_csv(parquet.read_table(tables / "wide.parquet"), tables / "wide.csv")
+    for source in ("lists.parquet", "wide.parquet", "wide.csv", "x.npy"):
         count, lines = predicted(run, tables / source, tmp_path / "tags.parquet", top=2)
         assert count == 90
         assert [(line["row"], line["label"]) for line in lines] == [(line["row"], line["label"]) for line in matrix]
@@ -90,6 +92,8 @@ def write_invalid_tables(folder):
     x[5000, 3] = np.nan
     np.save(folder / "nan.npy", x)
     (folder / "text.parquet").write_text("f0,f1\n1,2\n")
+    (folder / "narrow.csv").write_text("f0,f1\n1,2\n")
+    (folder / "gap.csv").write_text("f0,f1,f2,f3,f4\n1,2,3,4,5\n1,2,3,4,\n")
     (folder / "folder.parquet").mkdir(exist_ok=True)
     data = bytearray((folder / "lists.parquet").read_bytes())
     data[4:400] = bytes(396)  # destroys data pages, not the schema at the end
@@ -115,6 +119,9 @@ def write_invalid_tables(folder):
         ("on-features", "lists.parquet", {"label_column": "lable", "recover": True}, "did you mean 'label'"),
         ("on-features", "strange.parquet", {"label_column": "label", "recover": True}, "the label 'cat' is not one of"),
         ("on-features", "ragged.parquet", {}, r"row \d+ .*has \d+ features, row 1 has \d+"),
+        ("on-features", "narrow.csv", {}, "was trained on 5 features per row, not 2"),
+        ("on-features", "gap.csv", {}, "row 1 has a feature that is not a finite number"),
+        ("on-features", "nothing.csv", {}, "no such file"),
         ("on-features", "nan.parquet", {}, "row 1 has a feature that is not a finite number"),
         ("on-features", "large.npy", {}, r"row 2: the network of .* returns NaN"),
         ("on-features", "nan.npy", {}, r"nan\.npy: row 5000, column 3 is nan as float32"),

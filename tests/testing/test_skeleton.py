@@ -29,6 +29,7 @@ def test_the_tests_of_a_new_package_pass(tmp_path):
     write_method_package("my-loss", tmp_path / "new")
     result = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder=tmp_path / "new")
     assert "4 passed" in result.stdout
+    assert "def my_loss(" in (tmp_path / "new" / "src" / "spml_my_loss" / "__init__.py").read_text()
     protocol = tomllib.loads((tmp_path / "new" / "compare.toml").read_text())
     assert list(protocol["methods"]) == ["an", "em", "auto", "my-loss"]
 

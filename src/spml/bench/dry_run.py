@@ -13,7 +13,7 @@ from spml.methods import METHODS
 from spml.train.experiment import Experiment
 from spml.train.label_draw import LabelDraw
 
-HEADER = ["data", "method", "backbone", "at", "settings", "epochs", "rate", "batch", "k", "draw", "seeds", "paper"]
+HEADER = ["data", "method", "backbone", "varied", "settings", "epochs", "rate", "batch", "k", "draw", "seeds", "paper"]
 
 IMAGE_SECONDS = 25 / (10 * 4574)  # measured: 10 epochs of 4,574 images, one view, Lite2 at 320 pixels, on an H200
 HEAD_SECONDS = 31 / (264 * 25 * 4574)  # measured: 264 heads, 25 epochs of 4,574 rows, on an H200

@@ -15,7 +15,7 @@ def command(
     run: RunArgument,
     inputs: Annotated[
         list[Path],
-        typer.Argument(help="Images or folders of images, one .npy feature matrix, or one .parquet file."),
+        typer.Argument(help="Images, folders of images, a .npy feature matrix, or a table (csv, tsv, parquet)."),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .jsonl.")],
     threshold: Annotated[
@@ -26,7 +26,7 @@ def command(
         bool, typer.Option("--recover", help="List labels and confidences as `spml recover` does.")
     ] = False,
     label_column: Annotated[
-        str | None, typer.Option(help="With --recover, for a .parquet file: column of observed labels.")
+        str | None, typer.Option(help="With --recover, for a table: column of observed labels.")
     ] = None,
     ray: Annotated[
         bool, typer.Option("--ray", help="Run on a Ray cluster: reads .parquet, writes a folder of .parquet files.")
@@ -35,6 +35,7 @@ def command(
     force: ForceOption = False,
 ) -> None:
     """Predict labels for new examples. Needs neither a GPU nor the training data."""
+    from spml.data.formats.columns import TABLES
     from spml.runs.folder import unfinished
 
     if not recover and (problem := unfinished(run)):
@@ -59,5 +60,5 @@ def command(
 
         with writing_output(out, run, force=force):
             count = predict_files(run, inputs, out, device=device, progress=True, **options)
-    rows = "rows" if inputs[0].suffix in (".npy", ".parquet", ".pq") else "images"
+    rows = "rows" if inputs[0].suffix.lower() in (".npy", *TABLES) else "images"
     typer.echo(f"Labels of {count} {rows}: {out}")

@@ -71,14 +71,14 @@ class InputSpec:
 
 
 def open_files(paths: Sequence[Path], spec: InputSpec, label_column: str | None = None) -> InputRows:
-    """Open image files and folders of images, or one `.npy` feature matrix, or one `.parquet` table."""
+    """Open image files and folders of images, or one `.npy` feature matrix, or one table."""
     suffixes = {path.suffix.lower() for path in paths}
-    if suffixes & {".npy", ".parquet", ".pq"}:
+    if suffixes & {".npy", *columns.TABLES}:
         if len(paths) > 1:
             raise InputError("a feature matrix or table must be the only input: predict each of them separately")
         return _open_matrix(paths[0], spec) if suffixes == {".npy"} else _open_table(paths[0], spec, label_column)
     if spec.image_size is None:
-        raise InputError(f"{spec.run} was trained on features, not on images: give it a .npy or .parquet file")
+        raise InputError(f"{spec.run} was trained on features, not on images: give it a .npy, .csv or .parquet file")
     files = list_images(paths)
     store = ImageStore(files, spec.image_size, policy=spec.policy, cache_limit=0)
     return _store_rows(store, files, store.batch, IMAGES_PER_BLOCK)
@@ -123,6 +123,8 @@ def _store_rows(
 def _open_table(path: Path, spec: InputSpec, label_column: str | None) -> InputRows:
     if not path.exists():
         raise InputError(f"{path}: no such file")
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return _open_csv(path, spec, label_column)
     with parquet_errors(path):
         file = parquet.ParquetFile(path)
     reader = TableReader(path, file.schema_arrow, spec, label_column)
@@ -135,6 +137,13 @@ def _open_table(path: Path, spec: InputSpec, label_column: str | None) -> InputR
                 start += batch.num_rows
 
     return InputRows(file.metadata.num_rows, blocks())
+
+
+def _open_csv(path: Path, spec: InputSpec, label_column: str | None) -> InputRows:
+    table, size = columns.read_table(path, texts=[label_column] if label_column else []), spec.rows_per_block
+    reader = TableReader(path, table.schema, spec, label_column)
+    starts = range(0, table.num_rows, size)
+    return InputRows(table.num_rows, (reader.block(table.slice(start, size), start) for start in starts))
 
 
 def _feature_blocks(inputs: Any, spec: InputSpec) -> InputRows:
@@ -152,7 +161,7 @@ def _feature_blocks(inputs: Any, spec: InputSpec) -> InputRows:
     if matrix is None or (matrix.ndim != 2 and matrix.size):
         raise InputError(
             f"{spec.run} was trained on features: its inputs are rows of {spec.features} numbers, or the path of a "
-            ".npy or .parquet file"
+            ".npy, .csv or .parquet file"
         )
     return _feature_rows(FeatureStore(matrix), spec) if len(matrix.shape) == 2 else InputRows(0, iter(()))
 
@@ -223,9 +232,9 @@ def parquet_errors(path: Path) -> Iterator[None]:
 
 
 class TableReader:
-    """Read the rows of a Parquet table.
+    """Read the rows of a Parquet or CSV table.
 
-    Images are a column of paths relative to the table's folder, a column of encoded images (bytes), or a column of
+    Images are a column of paths relative to the table's folder or, in Parquet, a column of encoded images (bytes), or a column of
     Hugging Face's structs of `bytes` and `path`. Features are a column of lists, or all numeric columns. A row is
     named by its id, else by its image path, else by its number.
     """

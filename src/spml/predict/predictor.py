@@ -153,7 +153,7 @@ def predict_files(
     run : Path
         Run folder, or a folder that `save_pretrained` wrote.
     inputs : sequence of Path
-        Image files and folders of images, or one `.npy` feature matrix, or one `.parquet` table.
+        Image files and folders of images, or one `.npy` feature matrix, or one table (.csv, .tsv, .parquet).
     out : Path
         File to write: .csv, .parquet or .jsonl.
     threshold, top : float, int

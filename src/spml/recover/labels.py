@@ -80,6 +80,9 @@ class Recovered:
     calibrated_on: str
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"Recovered({self.run!r}: {len(self.rows)} rows, {len(self.classes)} classes)"
+
     def confidence(self, rows: Any) -> Float32:
         """Confidences (R, L) of some rows."""
         return self.confidences[row_indices(rows, len(self.names))]

@@ -88,7 +88,7 @@ class RunFolder:
             **_summary(self.record, self.log),
             "best epoch": self.best["epoch"],
             "held-out score": "-" if self.best["score"] is None else round(self.best["score"], 4),
-            "truth known": "yes" if self.truth is not None else "no",
+            "full labels known": "yes" if self.truth is not None else "no",
         }
 
     def epochs(self) -> list[dict[str, Any]]:

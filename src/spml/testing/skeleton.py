@@ -59,7 +59,7 @@ def write_method_package(name: str, folder: str | Path) -> list[Path]:
         "name": name,
         "distribution": f"spml-{name}",
         "package": f"spml_{identifier}",
-        "function": f"{identifier}_loss",
+        "function": f"{identifier.removesuffix('_loss')}_loss",
     }
     written = []
     for template, target in _FILES.items():

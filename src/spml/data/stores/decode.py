@@ -110,7 +110,7 @@ def decode_image(source: FilePath | bytes | Image.Image, size: int, policy: Poli
     except FileNotFoundError as error:
         raise UnreadableImage("no such file") from error
     except UnidentifiedImageError as error:
-        raise UnreadableImage(f"this is no image of a known format ({', '.join(_FORMATS)})") from error
+        raise UnreadableImage(f"this is not an image of a known format ({', '.join(_FORMATS)})") from error
     except Exception as error:  # on broken bytes Pillow raises OSError, SyntaxError, struct.error and others
         why = getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
         raise UnreadableImage(f"the image cannot be read ({why})") from error
@@ -122,7 +122,7 @@ def image_suffix(content: bytes) -> str:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             kind = str(image.format)
     except Exception as error:  # as in `decode_image`
-        raise UnreadableImage(f"this is no image of a known format ({', '.join(_FORMATS)})") from error
+        raise UnreadableImage(f"this is not an image of a known format ({', '.join(_FORMATS)})") from error
     return _SUFFIX.get(kind, f".{kind.lower()}")
 
 
