@@ -301,7 +301,7 @@ def test_references_are_left_out_without_full_labels(spml, tmp_path, protocol):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lasd", "--out", "x"], "no data: pass --data"),
+        (["lasd", "--out", "x"], "no data: pass --data NAME=PATH; the names in lasd: voc12, coco, nus, cub"),
         (["lasd"], "--out DIR"),
         (["nothing", "--out", "x"], "No protocol or study 'nothing'"),
         (["nothing", "--data", "voc12=/nowhere", "--dry-run"], "No protocol or study 'nothing'"),
@@ -512,6 +512,15 @@ def test_two_machines_share_one_search(pack, protocol, tmp_path):
     (only,) = execute([loaded.search_of("an", "voc12", "grid")], (0,), late, "first seed", Optuna(8, storage, 1))
     scores = {tuple(setting): score for *setting, score in complete}
     assert scores[only.experiment.train.learning_rate, only.experiment.train.batch_size] == max(scores.values())
+
+
+def test_dry_run_of_data_of_unknown_size_gives_no_estimate(spml, tmp_path):
+    protocol = tmp_path / "mine.toml"
+    protocol.write_text('title = "Mine"\nkind = "finetune"\nbackbone = "small"\n[data]\nphotos = {}\n[methods.an]\n')
+    code, text = spml(protocol, "--dry-run")
+    assert code == 0, text
+    assert "No estimate of GPU hours: the size of photos is unknown." in text
+    assert "varied" not in text  # empty columns are left out
 
 
 def test_dry_run_works_without_the_data(spml):

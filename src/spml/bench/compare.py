@@ -194,7 +194,7 @@ def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     """The table for a reader: header and cells, without empty columns."""
     rows = table_rows(lines)
     several = len({line.data for line in lines}) > 1
-    header = ["data", "method", "at", "ours", "paper", "difference", "to the best", "p", "chosen"]
+    header = ["data", "method", "varied", "ours", "paper", "difference", "to the best", "p", "chosen"]
     cells = []
     for line, row in zip(lines, rows, strict=True):
         paper = ""
@@ -213,6 +213,11 @@ def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
                 line.chosen,
             ]
         )
+    return without_empty_columns(header, cells)
+
+
+def without_empty_columns(header: list[str], cells: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """A table's header and cells without the columns that are empty in every row."""
     filled = [place for place in range(len(header)) if any(row[place] for row in cells)]
     return [header[place] for place in filled], [[row[place] for place in filled] for row in cells]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from spml.bench.compare import without_empty_columns
 from spml.bench.plan import Plan
 from spml.bench.protocols import PaperValue, Search, paper_values
 from spml.bench.run import BenchTable
@@ -57,7 +58,7 @@ def dry_run(plan: Plan, out: Path | None = None) -> BenchTable:
     if plan.optuna:
         notes.append("optuna searches, for each line: " + "; ".join(dict.fromkeys(map(_space, plan.searches))))
     notes += [_estimate(seconds, plan), f"{count} runs, {done} of them already done."]
-    return BenchTable(f"{plan.title}: {plan.where}", HEADER, rows, notes)
+    return BenchTable(f"{plan.title}: {plan.where}", *without_empty_columns(HEADER, rows), notes)
 
 
 def _seconds(experiment: Experiment, plan: Plan) -> float:
@@ -86,6 +87,8 @@ def _estimate(seconds: float, plan: Plan) -> str:
             f"{1e3 * IMAGE_SECONDS:.2f} ms per image, view and epoch (Lite2 at 320 pixels on an H200), scaled by "
             "pixels and by the backbone's multiply-adds"
         )
+    if unknown and not seconds:
+        return f"No estimate of GPU hours: the size of {', '.join(sorted(unknown))} is unknown."
     left_out = f" Not included: {', '.join(sorted(unknown))}, whose size is unknown." if unknown else ""
     return f"About {seconds / 3600:.2g} GPU hours, assuming {basis}.{left_out}"
 

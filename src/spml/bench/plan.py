@@ -107,13 +107,13 @@ def plan(
     """
     _check_name(name)
     sources = _sources(data or _built_in(name), kind)
-    if need_data and not sources:
-        raise InputError("no data: pass --data voc12=PATH")
     study = load_study(name, features=features, changes=changes) if is_study(name) else None
     protocol = study.protocol if study else load_protocol(name, changes)
     if features and not protocol.features:
         raise InputError(f"{name} trains networks on images. For features, run cole2021-linear or features")
     names = [source.name for source in sources] or _planned_data(protocol, study)
+    if need_data and not sources:
+        raise InputError(f"no data: pass --data NAME=PATH; the names in {name}: {', '.join(names)}")
     protocol.check_data(names)
     asked = None if methods is None else list(dict.fromkeys(methods))
     entries = protocol.entries(asked or (list(study.run) if study else None))

@@ -234,8 +234,8 @@ def parquet_errors(path: Path) -> Iterator[None]:
 class TableReader:
     """Read the rows of a Parquet or CSV table.
 
-    Images are a column of paths relative to the table's folder or, in Parquet, a column of encoded images (bytes), or a column of
-    Hugging Face's structs of `bytes` and `path`. Features are a column of lists, or all numeric columns. A row is
+    Images are a column of paths relative to the table's folder or, in Parquet, a column of encoded images (bytes) or
+    of Hugging Face's structs of `bytes` and `path`. Features are a column of lists, or all numeric columns. A row is
     named by its id, else by its image path, else by its number.
     """
 
