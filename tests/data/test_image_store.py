@@ -300,9 +300,9 @@ def test_huge_zip_members_raise(tmp_path):
 def test_error_for_a_bad_image_names_it(folder, tmp_path, where):
     folder[3].write_bytes(b"broken")
     store = stores(folder, tmp_path)[where]
-    with pytest.raises(InputError, match=r"photo 3\.png: this is no image"):
+    with pytest.raises(InputError, match=r"photo 3\.png: this is not an image"):
         store.batch([2, 3])
-    with pytest.raises(InputError, match=r"photo 3\.png: this is no image"):
+    with pytest.raises(InputError, match=r"photo 3\.png: this is not an image"):
         store.to_device("meta")
     if where == "file":
         assert list((tmp_path / "cache").iterdir()) == []
@@ -322,7 +322,7 @@ def test_bad_images_are_skipped_and_listed(folder, tmp_path, where):
         with pytest.raises(InputError, match=r"photo 3\.png: .* row 3 is not among good_rows"):
             store.batch([2, 3])
     if where == "file":
-        with pytest.raises(InputError, match=r"photo 3\.png: this is no image"):
+        with pytest.raises(InputError, match=r"photo 3\.png: this is not an image"):
             ImageStore(folder, 16, **options).prepare()
 
 
@@ -613,7 +613,7 @@ def test_bad_image_read_ahead_raises_when_requested(folder):
     next(reading)
     store.batch([0, 1, 2])
     next(reading)
-    with pytest.raises(InputError, match=r"photo 3\.png: this is no image"):
+    with pytest.raises(InputError, match=r"photo 3\.png: this is not an image"):
         store.batch([3, 4, 5])
 
 

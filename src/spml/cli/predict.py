@@ -35,7 +35,7 @@ def command(
     force: ForceOption = False,
 ) -> None:
     """Predict labels for new examples. Needs neither a GPU nor the training data."""
-    from spml.data.formats.columns import TABLES
+    from spml.data.dataset import TABLES
     from spml.runs.folder import unfinished
 
     if not recover and (problem := unfinished(run)):

@@ -20,6 +20,7 @@ from PIL import Image
 from pyarrow import compute, parquet
 from scipy.sparse import issparse
 
+from spml.data.dataset import TABLES
 from spml.data.formats import columns
 from spml.data.formats.embedded_images import holds_images
 from spml.data.formats.folder import hidden
@@ -73,7 +74,7 @@ class InputSpec:
 def open_files(paths: Sequence[Path], spec: InputSpec, label_column: str | None = None) -> InputRows:
     """Open image files and folders of images, or one `.npy` feature matrix, or one table."""
     suffixes = {path.suffix.lower() for path in paths}
-    if suffixes & {".npy", *columns.TABLES}:
+    if suffixes & {".npy", *TABLES}:
         if len(paths) > 1:
             raise InputError("a feature matrix or table must be the only input: predict each of them separately")
         return _open_matrix(paths[0], spec) if suffixes == {".npy"} else _open_table(paths[0], spec, label_column)
