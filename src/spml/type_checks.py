@@ -63,6 +63,21 @@ def check_types(settings: Any) -> None:
         check_type(name, getattr(settings, name), annotation)
 
 
+def check_rules(settings: Any, *rules: tuple[str, bool, str], prefix: str = "") -> None:
+    """Raise `InputError` for the first rule that does not hold: the name of a setting, whether it holds, what it asks.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> check_rules(SimpleNamespace(epochs=0), ("epochs", False, "be at least 1"))
+    Traceback (most recent call last):
+    spml.errors.InputError: epochs must be at least 1, not 0
+    """
+    for name, holds, demand in rules:
+        if not holds:
+            raise InputError(f"{prefix}{name} must {demand}, not {getattr(settings, name)!r}")
+
+
 def check_count(name: str, value: Any, least: int = 1) -> int:
     """Return a whole number as an int; raise `InputError` if it is something else or below `least`."""
     if not _has_type(value, int) or value < least:

@@ -185,8 +185,9 @@ def test_interrupted_workers_leave_checkpoints(pack_folder, tmp_path):
     endless = replace(short, train=replace(short.train, epochs=100_000))
     given = runner(pack_folder, tmp_path, workers=2)
     folder = given.path(endless).parent
-    rows = given._network_rows([short, endless])
-    assert next(rows)["method"] == "an"
+    rows = given._each(Runner.run_network, [short, endless], ["short", "endless"], workers=2)
+    number, row = next(rows)
+    assert (number, row["method"]) == (0, "an")
     log = folder / "log.jsonl"
     until = time.monotonic() + 120
     while not log.exists() and time.monotonic() < until:  # the first checkpoint is older: it is the start

@@ -14,9 +14,9 @@ from spml.labels import Labels
 from spml.losses import assume_negative
 from spml.methods import METHODS, Batch, Clock, Geometry, Method, Needs, Problem, loss_method, method, register
 from spml.methods.memory import RowMemory
+from spml.models import Outputs
 from spml.testing import check_method, check_two_processes, checks
 from spml.testing.contract import check_resume
-from spml.train.distributed import GatheredOutputs
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -417,7 +417,7 @@ def test_lac_starts_its_second_stage_half_way_and_fills_its_queue():
 
     def model(view):
         embeddings = torch.nn.functional.normalize(torch.randn(4, 4, 8, generator=generator), dim=-1)
-        return GatheredOutputs((torch.full((4, 4), -5.0), embeddings, None))
+        return Outputs(torch.full((4, 4), -5.0), embeddings)
 
     batch = Batch(rows, labels.batch(rows), (rows, rows))
     lac.loss(batch, model, Clock(2, 4))
@@ -452,7 +452,7 @@ def test_en_scl_remembers_maps_in_image_coordinates():
         shown = heat.flip(-1) if flip else heat
         geometry = Geometry(torch.tensor([flip]))
         batch = Batch(rows, labels.batch(rows), (rows,), (geometry,))
-        return en_scl.loss(batch, lambda view: GatheredOutputs((torch.zeros(1, 4), None, shown)), Clock())
+        return en_scl.loss(batch, lambda view: Outputs(torch.zeros(1, 4), None, shown), Clock())
 
     loss(True)
     assert torch.allclose(en_scl.heat.values[0].float(), heat[0].sigmoid(), atol=1e-3)

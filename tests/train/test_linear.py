@@ -18,8 +18,10 @@ from spml.methods.base import Method, mean_entry
 from spml.metrics import mean_average_precision
 from spml.models.feature_classifier import merge_heads
 from spml.train.experiment import Experiment
-from spml.train.linear import FeatureRows, HeadResult, linear_start, row_order, train_heads
+from spml.train.linear import FeatureRows, HeadResult, train_heads
 from spml.train.linear import rows as rows_module
+from spml.train.linear.heads import linear_start
+from spml.train.linear.rows import row_order
 from support.shared_data import shared_data
 
 ON_FEATURES = sorted(name for name, cls in METHODS.items() if cls.needs.head == "linear")
@@ -366,7 +368,7 @@ def test_error_for_wrong_arguments(task: Task) -> None:
         train_heads(task.features[1:], task.labels, [head("an")], progress=False)
     for labels, specs, sentence in (
         (task.labels.dense(), [head("an")], "labels must be Labels"),
-        (task.labels, ["an"], "experiments must be Experiments, as Experiment.linear"),
+        (task.labels, ["an"], "experiments must be Experiments, such as Experiment.linear"),
     ):
         with pytest.raises(InputError, match=sentence):
             train_heads(task.features, labels, specs, progress=False)  # type: ignore[arg-type]

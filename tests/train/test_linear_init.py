@@ -11,7 +11,7 @@ from spml.methods import method
 from spml.models import build_classifier
 from spml.train.evaluation import selection_score
 from spml.train.examples import Examples
-from spml.train.experiment import Experiment
+from spml.train.experiment import Experiment, LinearInit
 from spml.train.linear_init import linear_init
 from spml.train.pooled_features import pooled_features
 from spml.train.settings import TrainSettings
@@ -36,8 +36,8 @@ def test_head_and_memory_are_those_of_the_best_epoch(examples, tmp_path):
     training, validation = examples
     torch.manual_seed(0)
     classifier = build_classifier("small", 3, image_size=32)
-    heads = [Experiment.linear("role", {}, rate, 8, 0, epochs=6, k=1.6) for rate in (1e-2, 1e-3)]
-    best = linear_init(classifier, training, validation, heads, progress=False)
+    experiment = Experiment("role", k=1.6, linear_init=LinearInit(6, (1e-2, 1e-3), (8,)))
+    best = linear_init(classifier, experiment, training, validation)
     features = pooled_features(classifier, validation.store, validation.rows, "cpu").batch(np.arange(10))
     images = validation.store.batch(validation.rows)
     assert torch.allclose(classifier.eval()(images).logits, features @ best.weight + best.bias, atol=1e-4)
@@ -54,4 +54,4 @@ def test_head_and_memory_are_those_of_the_best_epoch(examples, tmp_path):
 def test_error_for_a_head_that_is_not_linear(examples):
     classifier = build_classifier("small", 3, "cam", image_size=32)
     with pytest.raises(InputError, match="needs a linear head"):
-        linear_init(classifier, *examples, [Experiment.linear("an", {}, 1e-3, 8, 0, epochs=1)], progress=False)
+        linear_init(classifier, Experiment("an", linear_init=LinearInit(1, (1e-3,), (8,))), *examples)

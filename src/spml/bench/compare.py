@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spml.bench.protocols import Paper, PaperValue, paper_values
+from spml.bench.protocols import Paper, PaperValue, mean_and_sd, paper_values
 from spml.bench.runner import Runner
 from spml.bench.search import RunResult
 from spml.report.comparison import comparison, comparison_opening
@@ -197,16 +197,13 @@ def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     header = ["data", "method", "varied", "ours", "paper", "difference", "to the best", "p", "chosen"]
     cells = []
     for line, row in zip(lines, rows, strict=True):
-        paper = ""
-        if line.paper is not None:
-            paper = f"{line.paper.value:.2f}" + (f" ± {line.paper.sd:.2f}" if line.paper.sd is not None else "")
         cells.append(
             [
                 line.data if several else "",
                 line.method + ("*" if line.reference else ""),
                 f"{_short(line.varied)} {line.value}" if line.varied else "",
-                f"{line.mean:.2f}" + (f" ± {line.sd:.2f}" if line.sd is not None else ""),
-                paper,
+                mean_and_sd(line.mean, line.sd),
+                str(line.paper or ""),
                 "" if line.paper is None else f"{line.mean - line.paper.value:+.2f}",
                 "" if row["to_best"] == "" else f"{row['to_best']:+.2f}",
                 str(row["p"]),
@@ -294,7 +291,7 @@ def write_report(
 
     A study starts with its charts, a protocol with its table.
     """
-    lead = f"{len(results)} runs, {_count_chosen(results)} of them with the selected settings."
+    lead = f"{len(results)} runs, {sum(result.chosen for result in results)} of them with the selected settings."
     table = join(_html_table(*shown_rows(lines)), tag("ul", *(tag("li", note) for note in notes if note)))
     opening = join(tag("p", lead, class_="lead"), *([] if charts else [*_ranking(lines, measure), table]))
     parts: list[Section] = [studies_section(charts), Section("numbers", "The numbers", table)] if charts else []
@@ -349,10 +346,6 @@ def _curves(results: Sequence[RunResult]) -> Html | None:
     return line_chart(
         list(series.values()), title="Validation mAP", x_label="epoch", y_label="mAP", whole_x=True, note=note
     )
-
-
-def _count_chosen(results: Sequence[RunResult]) -> int:
-    return sum(result.chosen for result in results)
 
 
 def _pictured(results: Sequence[RunResult], runner: Runner) -> tuple[list[RunFolder], list[str]]:

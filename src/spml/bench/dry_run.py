@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spml.bench.compare import without_empty_columns
 from spml.bench.plan import Plan
-from spml.bench.protocols import PaperValue, Search, paper_values
+from spml.bench.protocols import Search, paper_values
 from spml.bench.run import BenchTable
 from spml.bench.runner import Runner
 from spml.data.formats import coco, cub, nuswide, voc
@@ -51,7 +51,7 @@ def dry_run(plan: Plan, out: Path | None = None) -> BenchTable:
         paper = papers.get((search.paper_setting(plan.protocol.paper), search.base.entry, search.base.data))
         for experiment in points:
             done += sum(runner.done(experiment.seeded(seed)) for seed in seeds) if runner else 0
-            rows.append([*_described(search, experiment), ",".join(map(str, seeds)), _number(paper)])
+            rows.append([*_described(search, experiment), ",".join(map(str, seeds)), str(paper or "")])
         runs = tried * len(seeds) + len(plan.seeds) - len(seeds)  # the chosen setting also with the other seeds
         count, seconds = count + runs, seconds + runs * _seconds(search.base, plan)
     notes = list(plan.notes)
@@ -110,10 +110,6 @@ def _described(search: Search, experiment: Experiment) -> list[str]:
         "" if experiment.k is None else f"{experiment.k:g}",
         ", ".join(f"{key} {value}" for key, value in draw.items()),
     ]
-
-
-def _number(paper: PaperValue | None) -> str:
-    return "" if paper is None else f"{paper.value:.2f}" + ("" if paper.sd is None else f" ± {paper.sd:.2f}")
 
 
 def _space(search: Search) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from spml import metrics
 from spml.data.dataset import Dataset
-from spml.methods import METHODS
+from spml.methods import method
 from spml.train.experiment import Experiment
 from spml.train.label_draw import LabelDraw
 
@@ -53,15 +52,16 @@ def measure(experiment: Experiment, dataset: Dataset, test: Tensor, training: Te
         recovery_map, recovery_unobserved_map: mAP of the training rows, on all and on the unobserved labels; None
         where their full labels are unknown. labels: number of labels learned from.
     """
-    method, draw = METHODS[experiment.method], experiment.draw or LabelDraw()
+    trained, draw = method(experiment.method, **experiment.settings), experiment.draw or LabelDraw()
     truth = torch.from_numpy(dataset.full_labels(dataset.test).dense() > 0).to(test.device)
-    values = metrics.predictive_values(test, truth, _threshold(experiment))
-    learned = draw.select(dataset, method.needs.labels)[1]
+    threshold = getattr(trained.settings, "threshold", 0.5)  # where the method itself counts a label as present
+    values = metrics.predictive_values(test, truth, float(threshold))
+    learned = draw.select(dataset, trained.needs.labels)[1]
     return {
         "test_map": metrics.mean_average_precision(test, truth, empty="zero"),
-        "test_micro_f1": metrics.f1(test, truth, method.f1_threshold, "micro"),
-        "test_macro_f1": metrics.f1(test, truth, method.f1_threshold, "macro"),
-        "f1_threshold": method.f1_threshold,
+        "test_micro_f1": metrics.f1(test, truth, trained.f1_threshold, "micro"),
+        "test_macro_f1": metrics.f1(test, truth, trained.f1_threshold, "macro"),
+        "f1_threshold": trained.f1_threshold,
         **_recovery(draw, dataset, training),
         "test_ppv": _number(values.ppv),
         "test_npv": _number(values.npv),
@@ -81,12 +81,6 @@ def _recovery(draw: LabelDraw, dataset: Dataset, training: Tensor) -> Row:
         "recovery_map": metrics.mean_average_precision(training, truth, empty="zero"),
         "recovery_unobserved_map": metrics.mean_average_precision(training, truth, mask=hidden, empty="zero"),
     }
-
-
-def _threshold(experiment: Experiment) -> float:
-    """The probability above which the method itself counts a label as present: its setting `threshold`, or 0.5."""
-    defaults = {f.name: f.default for f in fields(METHODS[experiment.method].Settings)}
-    return float(experiment.settings.get("threshold", defaults.get("threshold", 0.5)))
 
 
 def _number(value: float) -> float | None:

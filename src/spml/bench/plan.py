@@ -31,9 +31,8 @@ class Plan:
     searches : list of Search
         One for each method, data set and value of what a study varies.
     seeds : tuple of int
-    search : {"published", "grid", "none", "optuna"}
     optuna : Optuna, optional
-        Options of the search; None unless `search` is "optuna".
+        Options of the search, if optuna searches.
     notes : list of str
         What the user should know, one sentence each.
     """
@@ -44,7 +43,6 @@ class Plan:
     datasets: dict[str, Dataset]
     searches: list[Search]
     seeds: tuple[int, ...]
-    search: str
     optuna: Optuna | None
     notes: list[str]
 
@@ -132,7 +130,7 @@ def plan(
     searches, notes = _runnable(searches, datasets, asked or ())
     notes += [f"{name}: {note}" for name, dataset in datasets.items() for note in dataset.notes]
     optuna = Optuna(trials or Optuna.trials, storage) if chosen == "optuna" else None
-    return Plan(protocol, study, sources, datasets, searches, tuple(seeds) or protocol.seeds, chosen, optuna, notes)
+    return Plan(protocol, study, sources, datasets, searches, tuple(seeds) or protocol.seeds, optuna, notes)
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...]:

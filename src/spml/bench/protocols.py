@@ -26,7 +26,8 @@ import csv
 import itertools
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -34,7 +35,8 @@ from typing import Any, get_type_hints
 
 from spml.data.augment import ViewSettings
 from spml.errors import InputError
-from spml.methods import METHODS, Method, method
+from spml.methods import METHODS, method
+from spml.train.examples import check_on_features
 from spml.train.experiment import Experiment, LinearInit
 from spml.train.label_draw import LabelDraw
 from spml.train.settings import TrainSettings
@@ -52,12 +54,7 @@ _ENTRY = {
     **_ON,
 }
 _PAPER = {"file": str, "table": str | int, "setting": str}
-_LINEAR = (
-    "epochs",
-    "batch_size",
-    "learning_rate",
-    "early_stopping",
-)  # the settings of TrainSettings that apply to linear heads
+_LINEAR = ("epochs", "batch_size", "learning_rate", "early_stopping")  # settings that apply to linear heads
 _SEED = "seed cannot be set here: use seeds = [0, 1, 2], or --seeds"
 
 
@@ -76,6 +73,9 @@ class PaperValue:
 
     value: float
     sd: float | None
+
+    def __str__(self) -> str:
+        return mean_and_sd(self.value, self.sd)
 
 
 @dataclass(frozen=True)
@@ -117,19 +117,19 @@ class Protocol:
 
     name: str
     title: str
-    about: str
     kind: str
-    backbone: str
-    image_size: int
-    head: str | None
-    seeds: tuple[int, ...]
-    search: str
-    select_on: str
-    paper: Paper | None
-    train: dict[str, Any]
-    grid: dict[str, tuple[Any, ...]]
-    draw: dict[str, Any]
     data: dict[str, dict[str, Any]]
+    about: str = ""
+    backbone: str = "lite2"
+    image_size: int = 320
+    head: str | None = None
+    seeds: tuple[int, ...] = (0, 1, 2)
+    search: str = "grid"
+    select_on: str = "every seed"
+    paper: Paper | None = None
+    train: dict[str, Any] = field(default_factory=dict)
+    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    draw: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -161,7 +161,7 @@ class Protocol:
         settings = {**given.get("settings", {}), **on.get("settings", {})}
         pinned = {f"train.{key}" for part in (given, on) for key in part.get("train", {})}
         pinned |= {f"settings.{key}" for key in settings}
-        grid = {**self.grid, **_flat(given.get("grid", {})), **_flat(on.get("grid", {}))}
+        grid = {**self.grid, **flat(given.get("grid", {})), **flat(on.get("grid", {}))}
         if search == "none":
             grid = {}
         elif search == "published":
@@ -182,14 +182,9 @@ class Protocol:
             head_settings=given.get("head_settings", {}),
             linear_init=_linear_init(given.get("linear_init"), f"{self.name}: {entry}"),
         )
-        if self.features and METHODS[name].objective is Method.objective:
-            raise InputError(
-                f"{self.name}: {entry} defines only a loss for images, no objective: it cannot train on features"
-            )
-        if self.features and METHODS[name].needs.head != "linear":
-            raise InputError(
-                f"{self.name}: {entry} needs the head {METHODS[name].needs.head!r}, which is not available for features"
-            )
+        if self.features:
+            with errors_named(self.name):
+                check_on_features(METHODS[name])
         if self.features and (base.head not in (None, "linear") or base.head_settings or base.linear_init):
             raise InputError(
                 f"{self.name}: {entry}: on features every head is linear; head, head_settings and linear_init are for "
@@ -201,6 +196,11 @@ class Protocol:
     def searches(self, data: Sequence[str], entries: Sequence[str], search: str) -> list[Search]:
         """Every method on every data set."""
         return [self.search_of(entry, name, search) for name in data for entry in entries]
+
+
+def mean_and_sd(mean: float, sd: float | None) -> str:
+    """86.50 ± 0.31"""
+    return f"{mean:.2f}" + ("" if sd is None else f" ± {sd:.2f}")
 
 
 def shipped(kind: str) -> dict[str, Path]:
@@ -250,52 +250,44 @@ def change_value(raw: dict[str, Any], change: str) -> None:
 
 def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
     """Validate the content of a file and build the protocol."""
-    raw = {**_nones(raw), "search": raw.get("search", "grid")}  # "none" is a value here
+    raw = {**_nones(raw), "search": raw.get("search", Protocol.search)}  # "none" is a value here
     known_keys(name, raw, TOP)
     for key in ("title", "kind", "data"):
         if key not in raw:
             raise InputError(f"{name}: {key!r} is missing")
     one_of(name, "kind", raw["kind"], ("linear", "finetune"))
-    select_on = raw.get("select_on", "every seed")
     one_of(name, "search", raw["search"], SEARCHES[:3])
-    one_of(name, "select_on", select_on, ("every seed", "first seed"))
+    one_of(name, "select_on", raw.get("select_on", Protocol.select_on), ("every seed", "first seed"))
     for data, table in raw["data"].items():
         known_keys(f"{name}: data.{data}", table, {"k": float | None})
         if table.get("k") is not None and not 0 < table["k"] < math.inf:
             raise InputError(f"{name}: data.{data}: k must be a number above 0, not {table['k']}")
     if raw.get("image_size", 1) < 1:
         raise InputError(f"{name}: image_size must be at least 1, not {raw['image_size']}")
-    seeds = raw.get("seeds", [0, 1, 2])
+    seeds = raw.get("seeds", Protocol.seeds)
     if any(not 0 <= seed < 2**63 for seed in seeds):
         raise InputError(f"{name}: seeds must be whole numbers from 0 to 2^63 - 1, not {seeds}")
-    train = raw.get("train", {})
     linear = raw["kind"] == "linear"
-    _train(train, name, linear)
+    _train(raw.get("train", {}), name, linear)
     for entry, table in raw.get("methods", {}).items():
         _check_entry(f"{name}: methods.{entry}", entry, table, raw["data"], linear)
-    paper = raw.get("paper")
-    if paper is not None:
+    if (paper := raw.get("paper")) is not None:
         known_keys(f"{name}: paper", paper, _PAPER)
         if paper.get("file") not in shipped("papers"):
             raise InputError(f"{name}: paper.file must be one of {', '.join(shipped('papers'))}")
-    return Protocol(
-        name=name,
-        title=raw["title"],
-        about=raw.get("about", ""),
-        kind=raw["kind"],
-        backbone=raw.get("backbone", "lite2"),
-        image_size=raw.get("image_size", 320),
-        head=raw.get("head"),
-        seeds=tuple(dict.fromkeys(seeds)),
-        search=raw["search"],
-        select_on=select_on,
-        paper=None if paper is None else Paper(paper["file"], str(paper.get("table", "")), paper.get("setting", "")),
-        train=train,
-        grid=_checked_grid(name, raw.get("grid", {}), linear),
-        draw=_checked_draw(name, raw.get("draw", {})),
-        data=raw["data"],
-        methods=raw.get("methods", {}),
-    )
+        paper = Paper(paper["file"], str(paper.get("table", "")), paper.get("setting", ""))
+    grid, draw = _checked_grid(name, raw.get("grid", {}), linear), _checked_draw(name, raw.get("draw", {}))
+    checked = {"seeds": tuple(dict.fromkeys(seeds)), "paper": paper, "grid": grid, "draw": draw}
+    return Protocol(name, **(raw | checked))
+
+
+@contextmanager
+def errors_named(where: str) -> Iterator[None]:
+    """Add the place in a file to errors."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def known_keys(where: str, table: Any, known: Mapping[str, Any]) -> None:
@@ -325,10 +317,8 @@ def check_settings(where: str, name: str, settings: Mapping[str, Any]) -> None:
     kinds = METHODS[name].setting_types()
     for key, value in settings.items():
         check_value(f"{where}: settings.{key}", value, kinds.get(key, Any))
-    try:
+    with errors_named(where):
         method(name, **settings)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
 
 
 def check_train_key(where: str, key: str, linear: bool) -> None:
@@ -373,10 +363,8 @@ def _check_searched(where: str, name: str, grid: Mapping[str, Sequence[Any]]) ->
 
 def _checked_draw(where: str, table: Any) -> dict[str, Any]:
     known_keys(f"{where}: draw", table, get_type_hints(LabelDraw))
-    try:
+    with errors_named(where):
         LabelDraw(**table)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
     return dict(table)
 
 
@@ -393,12 +381,10 @@ def _train(table: Mapping[str, Any], where: str, linear: bool) -> TrainSettings:
     values = dict(table)
     if "views" in values:
         known_keys(f"{where}: train.views", values["views"], get_type_hints(ViewSettings))
-    try:
+    with errors_named(f"{where}: train"):
         if "views" in values:
             values["views"] = ViewSettings(**_tuples(values["views"]))
         return TrainSettings(**values)
-    except InputError as error:
-        raise InputError(f"{where}: train: {error}") from None
 
 
 def _linear_init(table: Mapping[str, Any] | None, where: str) -> LinearInit | None:
@@ -423,30 +409,33 @@ def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 
-def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, tuple[Any, ...]]:
-    """{train: {learning_rate: […]}} as {train.learning_rate: (…)}."""
-    flat: dict[str, tuple[Any, ...]] = {}
+def flat(table: Mapping[str, Any], data: Collection[str] = (), above: str = "") -> dict[str, Any]:
+    """{train: {learning_rate: […]}} as {train.learning_rate: (…)}; a table of data sets stays one."""
+    found: dict[str, Any] = {}
     for key, value in table.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{above}{key}.")
-        elif isinstance(value, list):
-            flat[f"{above}{key}"] = tuple(value)
+        name = above + key
+        if isinstance(value, dict) and value and set(value) <= set(data):
+            found[name] = {each: _list(f"{name}.{each}", values) for each, values in value.items()}
+        elif isinstance(value, dict):
+            found |= flat(value, data, f"{name}.")
         else:
-            raise InputError(f"{above}{key} must be a list of values, not {value!r}")
-    return flat
+            found[name] = _list(name, value)
+    return found
+
+
+def _list(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{name} must be a list of values, not {value!r}")
+    return tuple(value)
 
 
 def _checked_grid(where: str, table: Mapping[str, Any], linear: bool) -> dict[str, tuple[Any, ...]]:
-    try:
-        grid = _flat(table)
-    except InputError as error:
-        raise InputError(f"{where}: grid: {error}") from None
+    with errors_named(f"{where}: grid"):
+        grid = flat(table)
     for key, values in grid.items():
         kind, _, name = key.partition(".")
         if kind not in ("train", "settings") or not name:
             raise InputError(f"{where}: grid: {key!r} must start with settings. or train.")
-        if not values:
-            raise InputError(f"{where}: grid: {key} is empty")
         check_distinct(f"{where}: grid: {key}", values)
         if kind == "train":
             check_train_key(f"{where}: grid", key, linear)

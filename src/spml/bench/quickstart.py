@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from spml import metrics
 from spml.data import ViewSettings, open_data
@@ -19,6 +18,7 @@ from spml.runs.folder import PREDICTIONS, RunFolder, open_run
 from spml.runs.log import read_log
 from spml.train.experiment import Experiment
 from spml.train.label_draw import LabelDraw
+from spml.train.progress import bars
 from spml.train.run_experiment import run_experiment
 from spml.train.settings import TrainSettings
 
@@ -110,9 +110,8 @@ def _train(folder: Path, name: str, options: dict[str, Any]) -> None:
 
 def _watch(folder: Path, jobs: dict[str, Future[None]], progress: bool) -> None:
     """Show the progress of each run from its log until all are done; raise the error of a run."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("epochs"))
-    with Progress(*columns, TimeElapsedColumn(), disable=not progress) as bar:
-        tasks = {name: bar.add_task(name, total=SETTINGS.epochs) for name in jobs}
+    with bars(progress) as bar:
+        tasks = {name: bar.add_task(f"{name}, epochs", total=SETTINGS.epochs) for name in jobs}
         while True:
             waiting = wait(jobs.values(), timeout=0.5, return_when=FIRST_EXCEPTION).not_done
             for name, job in jobs.items():

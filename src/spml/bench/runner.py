@@ -9,10 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -37,6 +36,7 @@ from spml.train.pooled_features import pooled_features
 from spml.train.run_experiment import head_of, run_experiment, with_drawn_labels
 
 Notify = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Runner:
@@ -69,6 +69,7 @@ class Runner:
         self.out, self.device, self.workers, self.notify = out, device, workers, notify
         self._with_features: dict[tuple[str, str, int], Dataset] = {}
         self.notes: list[str] = []
+        self.interrupted: threading.Event | None = None  # in a worker: set when a run should end soon
 
     def rows(self, experiments: Sequence[Experiment]) -> list[Row]:
         """The result of every experiment, in their order; missing ones are run first."""
@@ -164,24 +165,24 @@ class Runner:
     # Networks on images
 
     def _run_networks(self, experiments: Sequence[Experiment], clock: _Clock) -> None:
-        for row in self._network_rows(experiments):
+        names = [each.entry for each in experiments]
+        for _, row in self._each(Runner.run_network, experiments, names, self.workers):
             result = f"{row['method']} seed {row['seed']}: validation {100 * row['validation_map']:.2f}"
             clock.finished(1, result if row["seconds"] is None else f"{result}, {row['seconds']:.0f} s")
 
-    def _network_rows(self, experiments: Sequence[Experiment]) -> Iterator[Row]:
-        if self.workers == 1 or len(experiments) < 2:
-            for each in experiments:
-                yield self.run_network(each)
+    def _each(
+        self, work: Callable[[Runner, T], Any], tasks: Sequence[T], names: Sequence[str], workers: int, **options: Any
+    ) -> Iterator[tuple[int, Any]]:
+        """Do all tasks, here or in workers; gives the number and the result of each when it is done."""
+        if workers == 1 or len(tasks) < 2:
+            for number, task in enumerate(tasks):
+                yield number, work(self, task)
             return
-        tasks = [(self._spec(), each) for each in experiments]
-        names = [each.entry for each in experiments]
-        # Closed here: a generator that is closed does not close those it iterates over.
-        results = in_workers(_run_network_in_worker, tasks, names, device=self.device, workers=self.workers)
-        with closing(results) as done:
-            for _, row in done:
-                yield row
+        spec = (tuple(self.sources.values()), self.out, self.device)
+        given = [(spec, work, task) for task in tasks]
+        yield from in_workers(_work_in_worker, given, names, device=self.device, workers=workers, **options)
 
-    def run_network(self, experiment: Experiment, interrupted: threading.Event | None = None) -> Row:
+    def run_network(self, experiment: Experiment) -> Row:
         """Train a network, unless it has a result, and return that."""
         path, dataset, device = self.path(experiment), self.dataset(experiment), choose_device(self.device)
         if path.exists():
@@ -191,7 +192,7 @@ class Runner:
         resident = _start_memory_count(dataset, device)
         head = head_of(experiment, method(experiment.method, **experiment.settings), dataset)
         row = described(experiment) | {"head": head, "code": code_version(experiment.method)}
-        options: dict[str, Any] = {"device": self.device, "progress": False, "interrupted": interrupted}
+        options: dict[str, Any] = {"device": self.device, "progress": False, "interrupted": self.interrupted}
         try:
             best = run_experiment(experiment, dataset, path.parent, **options)
         except DivergedError:
@@ -216,24 +217,13 @@ class Runner:
             inputs = (each.data, each.backbone, each.image_size, each.draw)
             key = (inputs, train.epochs, train.early_stopping, each.k, train.batch_size, alone)
             chunks.setdefault(key, []).append(each)
-        for chunk, seconds in self._run_chunks(list(chunks.values()), 1 if on_gpu else self.workers):
-            methods = ", ".join(dict.fromkeys(each.entry for each in chunk))
-            clock.finished(len(chunk), f"{len(chunk)} heads of {methods} in {seconds:.0f} s")
+        tasks, workers = list(chunks.values()), 1 if on_gpu else self.workers
+        names = [chunk[0].entry for chunk in tasks]
+        for number, seconds in self._each(Runner.run_chunk, tasks, names, workers, abrupt=True):
+            heads, methods = len(tasks[number]), ", ".join(dict.fromkeys(each.entry for each in tasks[number]))
+            clock.finished(heads, f"{heads} heads of {methods} in {seconds:.0f} s")
 
-    def _run_chunks(self, chunks: Sequence[list[Experiment]], workers: int) -> Iterator[tuple[list[Experiment], float]]:
-        """Each chunk when it is done, and its seconds."""
-        if workers == 1 or len(chunks) == 1:
-            for chunk in chunks:
-                yield chunk, self.run_chunk(chunk, progress=sys.stderr.isatty())
-            return
-        tasks = [(self._spec(), chunk) for chunk in chunks]
-        names = [chunk[0].entry for chunk in chunks]
-        results = in_workers(_run_chunk_in_worker, tasks, names, device=self.device, workers=workers, abrupt=True)
-        with closing(results) as done:
-            for number, seconds in done:
-                yield chunks[number], seconds
-
-    def run_chunk(self, experiments: Sequence[Experiment], progress: bool) -> float:
+    def run_chunk(self, experiments: Sequence[Experiment]) -> float:
         """Train heads on the same data together, write their results and return the seconds."""
         started = time.perf_counter()
         dataset, draw = self.dataset(experiments[0]), experiments[0].draw or LabelDraw()
@@ -248,7 +238,7 @@ class Runner:
             device=choose_device(self.device),
             full_labels=dataset.full_labels(rows) if known else None,
             negatives_labels=draw.select(dataset, "negatives")[1] if known else None,
-            progress=progress,
+            progress=sys.stderr.isatty() and self.interrupted is None,  # not in a worker
         )
         seconds = round((time.perf_counter() - started) / len(experiments), 2)
         for experiment, result in zip(experiments, results, strict=True):
@@ -305,27 +295,16 @@ class Runner:
             source=dataset.source,
         )
 
-    def _spec(self) -> tuple[Any, ...]:
-        """What a worker needs to build the same runner."""
-        return tuple(self.sources.values()), self.out, self.device
-
 
 _runners: dict[tuple[Any, ...], Runner] = {}  # of a worker: kept between tasks, with the data it has opened
 
 
-def _runner(spec: tuple[Any, ...]) -> Runner:
+def _work_in_worker(spec: tuple[Any, ...], work: Callable[[Runner, T], Any], task: T) -> Any:
     if spec not in _runners:
         sources, out, device = spec
         _runners[spec] = Runner(sources, out, device=device)
-    return _runners[spec]
-
-
-def _run_network_in_worker(spec: tuple[Any, ...], experiment: Experiment) -> Row:
-    return _runner(spec).run_network(experiment, interrupted)
-
-
-def _run_chunk_in_worker(spec: tuple[Any, ...], experiments: Sequence[Experiment]) -> float:
-    return _runner(spec).run_chunk(experiments, progress=False)
+        _runners[spec].interrupted = interrupted
+    return work(_runners[spec], task)
 
 
 def network_row(experiment: Experiment, dataset: Dataset, run: RunFolder, best: dict[str, Any]) -> Row:

@@ -33,6 +33,8 @@ from spml.bench.protocols import (
     check_settings,
     check_train_key,
     check_value,
+    errors_named,
+    flat,
     known_keys,
     make_protocol,
     read_toml,
@@ -63,18 +65,18 @@ class Study:
     """A validated study file, on images or on features; see the module's documentation for its fields."""
 
     name: str
-    title: str
-    about: str
-    where: str
     protocol: Protocol
     run: tuple[str, ...]
     vary: dict[str, Any]
     """The values of each varied key, or its values by data set."""
     y: tuple[str, ...]
-    x: str
-    x_label: str
-    log_x: bool
-    intervals: bool
+    title: str
+    about: str = ""
+    where: str = ""
+    x: str = ""
+    x_label: str = ""
+    log_x: bool = False
+    intervals: bool = False
 
     def searches(self, data: Sequence[str], entries: Sequence[str], search: str) -> list[Search]:
         """Every entry at every value, on every data set."""
@@ -88,10 +90,8 @@ class Study:
             for key, values in self.vary.items():
                 for value in self._values(key, values, given.base.data):
                     space = {name: found for name, found in given.space.items() if name != key}
-                    try:
+                    with errors_named(f"{self.name}: vary"):
                         base = given.base.changed({key: value})
-                    except InputError as error:
-                        raise InputError(f"{self.name}: vary: {error}") from None
                     check_settings(f"{self.name}: {base.entry}", base.method, base.settings)
                     searches.append(Search(base, space, key, value))
         return searches
@@ -185,25 +185,14 @@ def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Stu
     run, vary = (side.pop(key, raw.get(key)) for key in ("run", "vary"))
     _check_run(stem, raw, run)
     protocol = _changed_protocol(stem, raw, side, Path(name).parent, changes)
-    varied = _varied(stem, vary or {}, protocol.data)
+    with errors_named(f"{stem}: vary"):
+        varied = flat(vary or {}, protocol.data)
     for key, values in varied.items():
         _check_varied(f"{stem}: vary", key, values, protocol.features)
     show = raw.get("show", {})
-    measures = _check_show(stem, show)
-    return Study(
-        name=stem,
-        title=raw["title"],
-        about=raw.get("about", ""),
-        where=raw.get("where", ""),
-        protocol=protocol,
-        run=tuple(protocol.entries(run)),
-        vary=varied,
-        y=measures,
-        x=show.get("x", ""),
-        x_label=show.get("x_label", ""),
-        log_x=show.get("log_x", False),
-        intervals=raw.get("intervals", False),
-    )
+    chart = {**show, "y": _check_show(stem, show)}
+    texts = {key: raw[key] for key in ("title", "about", "where", "intervals") if key in raw}
+    return Study(stem, protocol, tuple(protocol.entries(run)), varied, **texts, **chart)
 
 
 def _side(stem: str, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -270,24 +259,6 @@ def _merge(where: str, protocol: dict[str, Any], changes: Mapping[str, Any]) -> 
             protocol[key] = {**protocol.get(key, {}), **value}
         else:
             protocol[key] = value
-
-
-def _varied(where: str, table: Mapping[str, Any], data: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Turn {draw: {rows: […]}} into {draw.rows: […]}; keep tables of data sets."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, list) and value:
-            found[above + key] = tuple(value)
-        elif isinstance(value, dict) and value and set(value) <= set(data):
-            for name, values in value.items():
-                if not isinstance(values, list) or not values:
-                    raise InputError(f"{where}: vary.{above}{key}.{name} must be a list of values, not {values!r}")
-            found[above + key] = {name: tuple(values) for name, values in value.items()}
-        elif isinstance(value, dict):
-            found |= _varied(where, value, data, f"{above}{key}.")
-        else:
-            raise InputError(f"{where}: vary.{above}{key} must be a list of values, not {value!r}")
-    return found
 
 
 def _check_varied(where: str, key: str, values: Any, features: bool) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from spml.calibration import Calibration
 from spml.data.stores.decode import Policy
@@ -26,6 +25,7 @@ from spml.recover import recover as recover_labels
 from spml.runs.files import read_json, read_record
 from spml.runs.folder import PREDICTIONS, best_network, check_output_path, open_run
 from spml.train.device import choose_device, keep_freed_memory
+from spml.train.progress import bars
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -185,8 +185,7 @@ def predict_files(
         raise InputError(f"--out {out} is one of the inputs: choose another file")
     labeller = Labeller(open_predictor(run, device), threshold=threshold, top=top, recover=recover)
     total, blocks = open_files(inputs, labeller.predictor.spec, label_column)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, disable=not progress) as bar, open_writer(out, labeller.schema) as write:
+    with bars(progress) as bar, open_writer(out, labeller.schema) as write:
         task = bar.add_task("rows", total=total)
         for block in blocks:
             write(labeller(block))

@@ -3,41 +3,36 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from spml.errors import InputError
 from spml.runs.files import write_text
 
-
-class Tracker(Protocol):
-    """Receives the logged numbers as well: TensorBoard, trackio."""
-
-    def log(self, values: dict[str, float], step: int) -> None: ...
+Tracker = Callable[[dict[str, float], int], None]
+"""Receives the numbers of every line and its step."""
 
 
-class _TensorBoard:
-    def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard.writer import SummaryWriter
+def _tensorboard(folder: Path) -> Tracker:
+    from torch.utils.tensorboard.writer import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder))
+    writer: Any = SummaryWriter(str(folder))
 
-    def log(self, values: dict[str, float], step: int) -> None:
+    def log(values: dict[str, float], step: int) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    return log
 
 
-class _Trackio:
-    def __init__(self, folder: Path) -> None:
-        import trackio
+def _trackio(folder: Path) -> Tracker:
+    import trackio
 
-        self._run: Any = trackio.init(project="spml", name=folder.name)
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        self._run.log(values, step=step)
+    run: Any = trackio.init(project="spml", name=folder.name)
+    return lambda values, step: run.log(values, step=step)
 
 
-_TRACKERS: dict[str, Callable[[Path], Tracker]] = {"tensorboard": _TensorBoard, "trackio": _Trackio}
+_TRACKERS: dict[str, Callable[[Path], Tracker]] = {"tensorboard": _tensorboard, "trackio": _trackio}
 
 
 def tracker(name: str, folder: Path) -> Tracker:
@@ -71,8 +66,8 @@ class RunLog:
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         numbers = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
-        for each in self.trackers:
-            each.log(numbers, step)
+        for track in self.trackers:
+            track(numbers, step)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

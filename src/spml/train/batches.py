@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from spml.data import augment as views
 from spml.data.stores.features import FeatureStore
 from spml.methods import Batch, Geometry, Method
+from spml.models import Outputs
 from spml.train.device import step_seed
-from spml.train.distributed import GatheredOutputs, Processes
+from spml.train.distributed import Processes
 from spml.train.examples import Examples, read_rows
 from spml.train.settings import TrainSettings
 
@@ -69,6 +70,6 @@ class BatchMaker:
         return Geometry(flip, None if crop is None else crop.to(self.device))
 
     @torch.no_grad()
-    def _average_outputs(self, view: Tensor, total: int) -> GatheredOutputs:
+    def _average_outputs(self, view: Tensor, total: int) -> Outputs:
         assert self.average is not None
         return self.processes.outputs(self.average, view, total)

@@ -18,23 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from spml.models import Outputs
 from spml.train.device import choose_device
-
-
-class GatheredOutputs(tuple[Tensor, Tensor | None, Tensor | None]):
-    """A classifier's outputs for the whole batch, gathered from all processes."""
-
-    @property
-    def logits(self) -> Tensor:
-        return self[0]
-
-    @property
-    def embeddings(self) -> Tensor | None:
-        return self[1]
-
-    @property
-    def maps(self) -> Tensor | None:
-        return self[2]
 
 
 class Processes:
@@ -44,12 +29,6 @@ class Processes:
         self.count = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-
-    def start(self, device: torch.device) -> None:
-        """Join the process group of torchrun."""
-        if self.count > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-            atexit.register(_leave)  # otherwise gloo's threads occasionally abort at exit
 
     @property
     def first(self) -> bool:
@@ -76,11 +55,11 @@ class Processes:
         gathered: Tensor = _Gather.apply(values.contiguous(), self)
         return gathered[:total]
 
-    def outputs(self, network: Callable[[Tensor], Any], view: Tensor, total: int) -> GatheredOutputs:
+    def outputs(self, network: Callable[[Tensor], Any], view: Tensor, total: int) -> Outputs:
         """The network's outputs for the whole batch, of which `view` is this process's share."""
         outputs = network(view.contiguous(memory_format=torch.channels_last) if view.dim() == 4 else view)
-        parts = (outputs.logits, outputs.embeddings, outputs.maps)
-        return GatheredOutputs(None if part is None else self.gather(part, total) for part in parts)
+        others = (None if part is None else self.gather(part, total) for part in (outputs.embeddings, outputs.maps))
+        return Outputs(self.gather(outputs.logits, total), *others)
 
     def average(self, tensors: list[Tensor], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Replace every tensor by its mean over the processes, in one transfer; call `meanwhile` during it."""
@@ -110,7 +89,9 @@ def start_processes(name: str) -> tuple[Processes, torch.device]:
     processes, device = Processes(), choose_device(name)
     if device.type == "cuda" and processes.count > 1:
         device = torch.device("cuda", processes.local_rank)
-    processes.start(device)
+    if processes.count > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(_leave)  # otherwise gloo's threads occasionally abort at exit
     return processes, device
 
 

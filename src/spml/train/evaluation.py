@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from spml.labels import Labels
 from spml.metrics import average_precision
 from spml.train.distributed import Processes
-from spml.train.examples import Examples, Store, batch_numbers, filled, read_rows
-from spml.train.settings import TrainSettings
+from spml.train.examples import Store, batch_numbers, filled, read_rows
 
 
 def selection_score(probabilities: Tensor, labels: Labels) -> float:
@@ -97,24 +96,6 @@ def predict_each(
         back = torch.from_numpy(np.argsort(order)).to(device)
         results = [result[back] for result in results]
     return results
-
-
-class Evaluation:
-    """Predictions and validation scores with the settings of a training."""
-
-    def __init__(self, settings: TrainSettings, processes: Processes, device: torch.device) -> None:
-        self._options: dict[str, Any] = {"device": device, "processes": processes, "precision": settings.precision}
-        self._options["batch_size"] = settings.evaluation_batch
-
-    def predict(self, networks: Sequence[nn.Module], examples: Examples) -> list[Tensor]:
-        """Probabilities for all rows, from every network."""
-        return predict_each(networks, examples.store, examples.rows, **self._options)
-
-    def validate(self, networks: dict[str, nn.Module], validation: Examples) -> tuple[dict[str, float], list[int]]:
-        """The score of every network, and the first one's histogram of predictions for unobserved labels."""
-        predictions = self.predict(list(networks.values()), validation)
-        scores = [selection_score(probabilities, validation.labels) for probabilities in predictions]
-        return dict(zip(networks, scores, strict=True)), unobserved_counts(predictions[0], validation.labels)
 
 
 def predict(network: nn.Module, store: Store, rows: np.ndarray, **options: Any) -> Tensor:

@@ -54,6 +54,15 @@ def check_labels(method: Method, labels: Labels) -> None:
         raise InputError(f"method {method.name!r} needs known negatives, but the training rows have none")
 
 
+def check_on_features(method: type[Method]) -> None:
+    """Raise `InputError` if a method cannot be trained on features, where there is only a linear head."""
+    name, head = method.name, method.needs.head
+    if head != "linear":
+        raise InputError(f"method {name!r} needs the head {head!r}, which is not available for features")
+    if method.objective is Method.objective:
+        raise InputError(f"method {name!r} defines only a loss for images, no objective: it cannot train on features")
+
+
 def batch_numbers(
     store: Store, rows: np.ndarray, size: int, first: int = 0, share: Callable[[int], np.ndarray] = np.arange
 ) -> Iterable[int]:

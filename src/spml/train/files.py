@@ -2,22 +2,15 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from spml import __version__
 from spml.errors import InputError
 from spml.labels import Labels
-from spml.methods import Method
 from spml.runs.checkpoint import BackgroundWriter, TensorFile
 from spml.runs.files import read_json, read_tensors, write_text
 from spml.runs.log import RunLog, Tracker
 from spml.train.distributed import Processes
-from spml.train.examples import Examples
-from spml.train.settings import TrainSettings
 from spml.train.state import TrainingState
 
 Record = dict[str, Any]
@@ -49,7 +42,10 @@ class TrainingFiles:
             write_text(path, json.dumps(self.record(), indent=2))
         if self.checkpoint.exists():
             tensors, record = read_tensors(self.checkpoint)
-            refuse_other_labels(self.checkpoint, record["labels"], labels)
+            if record["labels"] != labels.fingerprint():  # its per-row memory would be meaningless
+                raise InputError(
+                    f"{self.checkpoint} belongs to another data set: its labels differ from the current ones"
+                )
             self.state.load(tensors, record)
         else:
             prepare()
@@ -85,33 +81,6 @@ class TrainingFiles:
             self.log.write(kind, self.state.step, **values)
 
 
-def run_record(
-    classifier: nn.Module,
-    method: Method,
-    settings: TrainSettings,
-    training: Examples,
-    validation: Examples | None,
-    *,
-    k: float | None,
-    source: str,
-) -> Record:
-    """The content of run.json: everything that decides the outcome of a training."""
-    return {
-        "spml": __version__,
-        "method": {"name": method.name, **asdict(method.settings)},
-        "train": settings.as_record(),
-        "model": getattr(classifier, "description", {"module": type(classifier).__name__}),
-        "data": {
-            "rows": len(training.rows),
-            "labels": training.labels.fingerprint(),
-            "validation": None if validation is None else validation.labels.fingerprint(),
-            **({"source": source} if source else {}),
-        },
-        "k": k,
-        "classes": list(training.labels.classes),
-    }
-
-
 _DATA = {  # what a changed fingerprint means
     "data.source": "the rows or their files have changed",
     "data.labels": "the training labels have changed",
@@ -138,9 +107,3 @@ def refuse_other_settings(path: Path, record: Record) -> None:
         raise InputError(
             f"{path.parent} was started with other settings: {changes}{more}. Use the same settings or another folder"
         )
-
-
-def refuse_other_labels(path: Path, fingerprint: str, labels: Labels) -> None:
-    """Raise `InputError` if a checkpoint belongs to other labels: its per-row memory would be meaningless."""
-    if fingerprint != labels.fingerprint():
-        raise InputError(f"{path} belongs to another data set: its labels differ from the current ones")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from spml.data.dataset import Dataset
 from spml.errors import InputError
 from spml.labels import Labels, drop_labels, simulate
-from spml.type_checks import check_types
+from spml.type_checks import check_rules, check_types
 
 Int64 = npt.NDArray[np.int64]
 
@@ -56,19 +56,17 @@ class LabelDraw:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.by not in ("uniform", "class", "size"):
-            raise InputError(f"draw.by must be uniform, class or size, not {self.by!r}")
-        if not 0 < self.rows <= 1:
-            raise InputError(f"draw.rows must be a share above 0 and up to 1, not {self.rows}")
-        for name in ("positives", "negatives"):
-            if getattr(self, name) < 0:
-                raise InputError(f"draw.{name} must be 0 or more labels, not {getattr(self, name)}")
-        if self.drop is not None and not 0 <= self.drop < 1:
-            raise InputError(f"draw.drop must be a share of at least 0 and below 1, not {self.drop}")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"draw.seed must be a whole number from 0 to 2^32 - 1, not {self.seed}")
-        if not math.isfinite(self.strength):
-            raise InputError(f"draw.strength must be a finite number, not {self.strength}")
+        check_rules(
+            self,
+            ("by", self.by in ("uniform", "class", "size"), "be uniform, class or size"),
+            ("rows", 0 < self.rows <= 1, "be a share above 0 and up to 1"),
+            ("positives", self.positives >= 0, "be 0 or more labels"),
+            ("negatives", self.negatives >= 0, "be 0 or more labels"),
+            ("drop", self.drop is None or 0 <= self.drop < 1, "be a share of at least 0 and below 1"),
+            ("seed", 0 <= self.seed < 2**32, "be a whole number from 0 to 2^32 - 1"),
+            ("strength", math.isfinite(self.strength), "be a finite number"),
+            prefix="draw.",
+        )
         if self.by == "uniform" and self.strength != 1:
             raise InputError("draw.strength has no effect on a uniform draw: set draw.by to class or size")
 

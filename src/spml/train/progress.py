@@ -9,15 +9,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 @contextmanager
-def progress_bar(name: str, total: int, completed: int, visible: bool) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar if `visible`; yields a function that advances it by one step."""
-    if not visible:
-        yield lambda text: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("left"), TimeRemainingColumn()) as bar:
+def progress_bar(name: str, total: int, completed: int = 0, *, visible: bool = True) -> Iterator[Callable[..., None]]:
+    """A progress bar, if wanted; the function it gives takes the number of steps and a text to show."""
+    with bars(visible) as bar:
         task = bar.add_task(name, total=total, completed=completed)
-        yield lambda text: bar.update(task, advance=1, description=f"{name} {text}")
+        yield lambda steps, text="": bar.update(task, advance=steps, description=f"{name} {text}")
+
+
+def bars(visible: bool) -> Progress:
+    """Progress bars with names, numbers and times."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("left"), TimeRemainingColumn(), disable=not visible)
 
 
 @contextmanager

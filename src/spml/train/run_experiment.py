@@ -23,7 +23,7 @@ from spml.runs.files import lock_folder, read_json, read_record
 from spml.runs.log import Tracker
 from spml.train.device import choose_device
 from spml.train.examples import Examples
-from spml.train.experiment import Experiment, LinearInit
+from spml.train.experiment import Experiment
 from spml.train.finish import finish
 from spml.train.head import head_for
 from spml.train.label_draw import LabelDraw
@@ -91,8 +91,7 @@ def run_experiment(
     if experiment.linear_init and not (folder / "last.safetensors").exists():  # an interrupted run is past that stage
         assert isinstance(network, Classifier)
         assert validation is not None
-        heads = _first_heads(experiment, experiment.linear_init)
-        start = linear_init(network, training, validation, heads, device=str(chosen), progress=False).method_state
+        start = linear_init(network, experiment, training, validation, str(chosen)).method_state
     run = Trainer(
         folder,
         network,
@@ -166,22 +165,6 @@ def _validation(experiment: Experiment, dataset: Dataset) -> Examples | None:
         return None
     labels = dataset.full_labels(rows) if experiment.validation == "full" else dataset.labels.subset(rows)
     return Examples(dataset.store, rows, labels)
-
-
-def _first_heads(experiment: Experiment, grid: LinearInit) -> list[Experiment]:
-    return [
-        Experiment.linear(
-            experiment.method,
-            experiment.settings,
-            rate,
-            size,
-            experiment.train.seed,
-            epochs=grid.epochs,
-            k=experiment.k,
-        )
-        for rate in grid.learning_rates
-        for size in grid.batch_sizes
-    ]
 
 
 def _discard_unstarted_run(run: Trainer) -> None:

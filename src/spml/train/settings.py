@@ -5,8 +5,13 @@ import math
 from dataclasses import dataclass, field
 
 from spml.data.augment import ViewSettings
-from spml.errors import InputError
-from spml.type_checks import check_types
+from spml.type_checks import check_rules, check_types
+
+_CHOICES = {
+    "optimiser": ("adam", "adamw"),
+    "schedule": ("constant", "cosine", "one-cycle"),
+    "precision": ("32", "bf16"),
+}
 
 
 @dataclass(frozen=True)
@@ -34,30 +39,21 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name, allowed in (
-            ("optimiser", ("adam", "adamw")),
-            ("schedule", ("constant", "cosine", "one-cycle")),
-            ("precision", ("32", "bf16")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
-        for name in ("epochs", "batch_size", "accumulate", "evaluation_batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"learning_rate must be a finite number above 0, not {self.learning_rate}")
-        if self.averaging is not None and not 0 < self.averaging < 1:
-            raise InputError(f"averaging must lie between 0 and 1, not {self.averaging}")
-        if not 0 <= self.warm_up < 1:
-            raise InputError(f"warm_up must be at least 0 and below 1, not {self.warm_up}")
-        if self.clip is not None and not self.clip > 0:
-            raise InputError(f"clip must be above 0, not {self.clip}")
-        if self.early_stopping is not None and self.early_stopping < 1:
-            raise InputError(f"early_stopping must be at least 1, not {self.early_stopping}")
-        if not self.weight_decay >= 0:
-            raise InputError(f"weight_decay must be at least 0, not {self.weight_decay}")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed must be a whole number from 0 to 2^63 - 1, not {self.seed}")
+        counts = ("epochs", "batch_size", "accumulate", "evaluation_batch", "early_stopping")
+        check_rules(
+            self,
+            *(
+                (name, getattr(self, name) in allowed, f"be one of {', '.join(allowed)}")
+                for name, allowed in _CHOICES.items()
+            ),
+            *((name, getattr(self, name) is None or getattr(self, name) >= 1, "be at least 1") for name in counts),
+            ("learning_rate", 0 < self.learning_rate < math.inf, "be a finite number above 0"),
+            ("averaging", self.averaging is None or 0 < self.averaging < 1, "lie between 0 and 1"),
+            ("warm_up", 0 <= self.warm_up < 1, "be at least 0 and below 1"),
+            ("clip", self.clip is None or self.clip > 0, "be above 0"),
+            ("weight_decay", self.weight_decay >= 0, "be at least 0"),
+            ("seed", 0 <= self.seed < 2**63, "be a whole number from 0 to 2^63 - 1"),
+        )
 
     def as_record(self) -> dict[str, object]:
         """The settings that decide the outcome, as plain values for a JSON file."""

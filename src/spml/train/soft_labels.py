@@ -8,7 +8,7 @@ the calibrated mean of the probes; a head of another form starts from the class 
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.models import Classifier, Head
 from spml.train.batches import BatchMaker
-from spml.train.examples import Store
 from spml.train.experiment import Experiment
 from spml.train.linear import FeatureRows, HeadResult, train_heads
 from spml.train.pooled_features import pooled_features
@@ -64,53 +63,21 @@ class ProbeResult(NamedTuple):
     bias: Tensor  # (L,)
 
 
-def probe(
-    classifier: Classifier,
-    store: Store,
-    rows: np.ndarray,
-    labels: Labels,
-    *,
-    seed: int = 0,
-    device: str | torch.device = "cpu",
-    precision: str = "32",
-    progress: bool = True,
-) -> ProbeResult:
-    """Train probes on the classifier's features of these rows and return their soft labels.
-
-    Parameters
-    ----------
-    classifier : Classifier
-        Its backbone gives the features; it is not changed.
-    store : Store
-        Images or features.
-    rows : array of shape (n_rows,)
-        Rows of the store.
-    labels : Labels
-        The observed labels of these rows.
-    seed : int
-        Decides the folds and the probes' initial weights.
-    device, precision : str
-        Where and how to compute features.
-    progress : bool
-        Whether to show progress bars.
-
-    Returns
-    -------
-    ProbeResult
-    """
-    bar = "soft labels: features" if progress else None
-    features = pooled_features(
-        classifier, store, rows, device, zooms=ZOOMS, precision=precision, dtype=np.float16, progress=bar
-    )
-    return probe_features(features, labels, seed=seed, device=device, progress=progress)
-
-
 def start_from_probes(state: TrainingState, batches: BatchMaker, *, keep_head: bool, progress: bool) -> None:
     """Give the method soft labels of the training rows and, unless `keep_head`, start the head as the mean probe."""
     classifier, training, settings = state.classifier, batches.training, batches.settings
     assert isinstance(classifier, Classifier)
-    options: dict[str, Any] = {"seed": settings.seed, "device": batches.device, "precision": settings.precision}
-    result = probe(classifier, training.store, training.rows, training.labels, progress=progress, **options)
+    features = pooled_features(
+        classifier,
+        training.store,
+        training.rows,
+        batches.device,
+        zooms=ZOOMS,
+        precision=settings.precision,
+        dtype=np.float16,
+        progress="soft labels: features" if progress else None,
+    )
+    result = probe_features(features, training.labels, seed=settings.seed, device=batches.device, progress=progress)
     soft_labels, weight, bias = (torch.as_tensor(part).to(batches.device) for part in result)
     batches.processes.synchronise([soft_labels, weight, bias])  # equal in all processes, however their devices round
     head = classifier.head
@@ -124,7 +91,7 @@ def start_from_probes(state: TrainingState, batches: BatchMaker, *, keep_head: b
 def probe_features(
     features: FeatureStore, labels: Labels, *, seed: int = 0, device: str | torch.device = "cpu", progress: bool = True
 ) -> ProbeResult:
-    """`probe` on features that are already computed."""
+    """Train probes on features of the training rows; their soft labels and their mean."""
     known = labels.dense()
     probes = list(cross_fitted_probes(features, labels, seed=seed, device=device, progress=progress).values())
     calibrated = []

@@ -88,8 +88,8 @@ def train_data(
     chosen, out = choose_device(device), Path(out)
     _check_out(out, data)
     make_method(method, **(settings or {}))  # validate early, before any data is read
-    train: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "seed": seed, "learning_rate": learning_rate}
-    _train_settings(1, chosen, images=True, **train)
+    train: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "seed": seed}
+    _train_settings(1, chosen, True, learning_rate, train)
     dataset = _open(data, model, size, {name: value for name, value in options.items() if value is not None})
     for note in dataset.notes:
         notify(note)
@@ -104,7 +104,7 @@ def train_data(
     experiment = Experiment(
         method,
         settings or {},
-        _train_settings(len(dataset.train), chosen, images=images, **train),
+        _train_settings(len(dataset.train), chosen, images, learning_rate, train),
         k,
         data=dataset.name,
         features=not images,
@@ -126,24 +126,15 @@ def _check_out(out: Path, data: str | Path | Dataset) -> None:
 
 
 def _train_settings(
-    rows: int,
-    device: torch.device,
-    *,
-    images: bool,
-    epochs: int,
-    batch_size: int,
-    seed: int,
-    learning_rate: float | None,
+    rows: int, device: torch.device, images: bool, learning_rate: float | None, train: dict[str, Any]
 ) -> TrainSettings:
-    steps = epochs * max(rows // batch_size, 1)
+    steps = train["epochs"] * max(rows // train["batch_size"], 1)
     return TrainSettings(
-        epochs=epochs,
-        batch_size=batch_size,
+        **train,
         learning_rate=(1e-4 if images else 1e-3) if learning_rate is None else learning_rate,
         schedule="cosine",
         averaging=1 - 1 / max(steps / 10, 10),  # over about a tenth of all steps, and at least ten
         precision="bf16" if device.type == "cuda" else "32",
-        seed=seed,
         views=ViewSettings(crop_scale=(0.7, 1.0)),
     )
 

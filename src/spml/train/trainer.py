@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from spml import __version__
 from spml.data.stores.images import ImageStore
 from spml.errors import DivergedError
 from spml.methods import Clock, Method, Problem
@@ -22,9 +24,9 @@ from spml.train.accelerator import Accelerator, choose_accelerator
 from spml.train.batches import BatchMaker
 from spml.train.device import keep_freed_memory
 from spml.train.distributed import start_processes
-from spml.train.evaluation import Evaluation
+from spml.train.evaluation import predict_each, selection_score, unobserved_counts
 from spml.train.examples import Examples, batch_numbers, check_labels
-from spml.train.files import TrainingFiles, run_record
+from spml.train.files import TrainingFiles
 from spml.train.progress import progress_bar, stop_on_signals
 from spml.train.settings import TrainSettings
 from spml.train.state import TrainingState
@@ -108,7 +110,6 @@ class Trainer:
         self.batch_maker = BatchMaker(training, method, self.state.average, *shared)
         self._interrupted = interrupted or threading.Event()
         self.step_runner = StepRunner(self.state, self.batch_maker, self.accelerator, self._interrupted)
-        self._evaluation = Evaluation(*shared)
         self.files = TrainingFiles(self.folder, self.state, self.record, self.processes, trackers)
 
     def _supports_probes(self, classifier: nn.Module) -> bool:
@@ -133,12 +134,36 @@ class Trainer:
 
     def record(self) -> dict[str, Any]:
         """Everything that decides the outcome, as in run.json. A run resumes only with equal values."""
-        parts = (self.classifier, self.method, self.settings, self.training, self.validation)
-        return run_record(*parts, k=self.k, source=self.source)
+        validation = None if self.validation is None else self.validation.labels.fingerprint()
+        return {
+            "spml": __version__,
+            "method": {"name": self.method.name, **asdict(self.method.settings)},
+            "train": self.settings.as_record(),
+            "model": getattr(self.classifier, "description", {"module": type(self.classifier).__name__}),
+            "data": {
+                "rows": len(self.training.rows),
+                "labels": self.training.labels.fingerprint(),
+                "validation": validation,
+                **({"source": self.source} if self.source else {}),
+            },
+            "k": self.k,
+            "classes": list(self.training.labels.classes),
+        }
 
     def predict(self, examples: Examples) -> Tensor:
         """Probabilities for all rows; every process predicts its share and receives all."""
-        return self._evaluation.predict([self.classifier], examples)[0]
+        return self._predict_each([self.classifier], examples)[0]
+
+    def _predict_each(self, networks: Sequence[nn.Module], examples: Examples) -> list[Tensor]:
+        return predict_each(
+            networks,
+            examples.store,
+            examples.rows,
+            device=self.device,
+            batch_size=self.settings.evaluation_batch,
+            precision=self.settings.precision,
+            processes=self.processes,
+        )
 
     def fit(self) -> dict[str, Any]:
         """Train to the end.
@@ -159,7 +184,7 @@ class Trainer:
             self.files.open(self.training.labels, self._start_from_probes)
             patience = self.settings.early_stopping or math.inf
             with (
-                progress_bar(self.method.name, self.steps, self.state.step, self.progress) as advance,
+                progress_bar(self.method.name, self.steps, self.state.step, visible=self.progress) as advance,
                 stop_on_signals(self._interrupted),
             ):
                 while self.state.step < self.steps and self.state.stale < patience:
@@ -176,7 +201,7 @@ class Trainer:
 
             start_from_probes(self.state, self.batch_maker, keep_head=self._keeps_head, progress=self.progress)
 
-    def _run_epoch(self, epoch: int, advance: Callable[[str], None]) -> None:
+    def _run_epoch(self, epoch: int, advance: Callable[..., None]) -> None:
         order, size = self.batch_maker.order(epoch), self.settings.batch_size
         started = saved = time.perf_counter()
         first = self.state.step % self.batches
@@ -188,7 +213,7 @@ class Trainer:
             last = number + 1 == self.batches
             self.step_runner.run(rows, clock, following, last)
             self.state.step += 1
-            advance(f"epoch {epoch}/{self.settings.epochs}")
+            advance(1, f"epoch {epoch}/{self.settings.epochs}")
             if last:
                 break  # the end of an epoch writes its own checkpoint
             stop = self._must_stop()
@@ -223,8 +248,10 @@ class Trainer:
             self.method.end_epoch(self.predict(self.training), clock)
         scores: dict[str, float] = {}
         if self.validation is not None:
-            scores, counts = self._evaluation.validate(state.networks(), self.validation)
-            self.files.write_log("histogram", epoch=epoch, counts=counts)
+            networks, labels = state.networks(), self.validation.labels
+            predictions = self._predict_each(list(networks.values()), self.validation)
+            scores = {name: selection_score(p, labels) for name, p in zip(networks, predictions, strict=True)}
+            self.files.write_log("histogram", epoch=epoch, counts=unobserved_counts(predictions[0], labels))
         best = self.files.best_epoch() if state.compare(epoch, scores) else []
         self.files.write_log(
             "epoch",

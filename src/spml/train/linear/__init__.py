@@ -5,19 +5,8 @@ all logits, each method's objective the gradient of its heads' logits, and one p
 Heads do not affect each other: the result equals training each head alone.
 """
 
-from spml.train.linear.evaluator import Selection, Truth
-from spml.train.linear.heads import HeadResult, linear_start
-from spml.train.linear.rows import FeatureRows, Features, as_features, row_order
+from spml.train.linear.heads import HeadResult
+from spml.train.linear.rows import FeatureRows
 from spml.train.linear.train import train_heads
 
-__all__ = [
-    "FeatureRows",
-    "Features",
-    "HeadResult",
-    "Selection",
-    "Truth",
-    "as_features",
-    "linear_start",
-    "row_order",
-    "train_heads",
-]
+__all__ = ["FeatureRows", "HeadResult", "train_heads"]

@@ -3,10 +3,16 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
+
+_OPTIONS: dict[str, Any] = {
+    **{"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+    **{"fused": True, "amsgrad": False, "maximize": False},
+}
 
 
 class HeadwiseAdam:
@@ -39,22 +45,7 @@ class HeadwiseAdam:
                 has_gradient = [tensor.grad is not None for tensor, _ in places]
                 columns = tuple(list(itertools.compress(column, has_gradient)) for column in columns)
             parts, first, second, steps = columns
-            adam(
-                parts,
-                gradients,
-                first,
-                second,
-                [],
-                steps,
-                fused=True,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=rate,
-                weight_decay=0.0,
-                eps=1e-8,
-                maximize=False,
-            )
+            adam(parts, gradients, first, second, [], steps, lr=rate, **_OPTIONS)
 
 
 class PartwiseAdam:
@@ -75,12 +66,6 @@ class PartwiseAdam:
             [second[head, classes] for _, second in self._moments],
             [],
             self._steps[head, classes.start],
-            fused=True,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
             lr=self._rates[head],
-            weight_decay=0.0,
-            eps=1e-8,
-            maximize=False,
+            **_OPTIONS,
         )

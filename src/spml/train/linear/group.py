@@ -12,6 +12,7 @@ from torch import Tensor
 from spml.errors import InputError
 from spml.methods import Clock, Method, Problem, method
 from spml.train.accelerator import Accelerator
+from spml.train.examples import check_on_features
 from spml.train.experiment import Experiment
 from spml.train.linear.adam import HeadwiseAdam, PartwiseAdam
 from spml.train.linear.evaluator import Evaluator, logits_of_heads
@@ -46,14 +47,7 @@ class Task:
         """The method of an experiment, prepared for one head per seed."""
         name = experiment.method
         prepared = method(name, **experiment.settings)
-        if prepared.needs.head != "linear":
-            raise InputError(
-                f"method {name!r} needs the head {prepared.needs.head!r}, which is not available for features"
-            )
-        if type(prepared).objective is Method.objective:
-            raise InputError(
-                f"method {name!r} defines only a loss for images, no objective: it cannot train on features"
-            )
+        check_on_features(type(prepared))
         prepared.prepare(Problem(self.tables.of(prepared).labels, k=self.k, seeds=seeds, features=True))
         for key, state in prepared.state_dict().items():
             if state.shape[:1] != (len(seeds),):
@@ -172,8 +166,7 @@ class HeadGroup:
         if self.by_parts is not None:
             self._step_by_parts(self.by_parts, x, rows, clock)
             return None
-        heads, classes, dim = self.weight.shape
-        logits = torch.addmm(self.bias.view(-1), x, self.weight.view(-1, dim).T).view(-1, heads, classes)
+        logits = logits_of_heads(x, self.weight, self.bias)
         by_method = logits.index_select(1, self.by_method).transpose(0, 1)
         labels = {table: table.batch(rows) for table in self.tables}
 
@@ -185,7 +178,7 @@ class HeadGroup:
             torch.cat(values).sum().backward()  # type: ignore[no-untyped-call]
         gradients = [leaf.grad for leaf in leaves]
         gradient = torch.cat(gradients).transpose(0, 1).index_select(1, self.by_rate)  # (B, H, L)
-        torch.mm(gradient.view(len(x), -1).T, x, out=self.weight_gradient.view(-1, dim))
+        torch.mm(gradient.view(len(x), -1).T, x, out=self.weight_gradient.view(-1, x.shape[1]))
         torch.sum(gradient, 0, out=self.bias_gradient)
         for block in self.blocks:
             if block.has_penalty:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,22 +13,11 @@ from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import Method
+from spml.train.examples import check_labels
 
 BLOCK = 2**22  # features per block when all rows are scored
 MEASURED = 4096  # largest number of rows from which the mean row is computed
 SMALL = 2**28  # largest size in bytes of features and label tables that are copied to the device
-
-
-class Features(Protocol):
-    """Rows of features: a `FeatureStore`, or some rows of one."""
-
-    @property
-    def dim(self) -> int: ...
-    def __len__(self) -> int: ...
-    def batch(self, rows: Any) -> Tensor: ...
-    def ahead(self, rows: Any) -> None: ...
-    def check_finite(self) -> None: ...
-    def to_device(self, device: torch.device | str) -> bool: ...
 
 
 class FeatureRows:
@@ -61,6 +50,9 @@ class FeatureRows:
         if resident:
             self.rows = self.rows.to(device)
         return resident
+
+
+Features = FeatureStore | FeatureRows
 
 
 def as_features(values: Any) -> Features:
@@ -140,15 +132,7 @@ class Tables:
         need = method.needs.labels
         if need not in self._tables:
             given = self._given[need]
-            if need == "full" and not given.is_full:
-                raise InputError(
-                    f"method {method.name!r} needs full labels, but some are unknown: every label must be "
-                    "present (+1) or absent (-1)"
-                )
-            if need == "negatives" and not given.counts().negatives.any():
-                raise InputError(
-                    f"method {method.name!r} needs known negatives, but there are none: some labels must be absent (-1)"
-                )
+            check_labels(method, given)
             self._tables[need] = Table(given, self._device)
         return self._tables[need]
 

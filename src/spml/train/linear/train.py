@@ -2,20 +2,24 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.train.accelerator import choose_accelerator
+from spml.train.device import choose_device
 from spml.train.experiment import Experiment
 from spml.train.linear.evaluator import Evaluator, Selection, Truth
 from spml.train.linear.group import HeadGroup, Task
 from spml.train.linear.heads import HeadEnsemble, HeadResult
 from spml.train.linear.rows import Features, Rows, Tables, as_features
+from spml.train.progress import progress_bar
+
+T = TypeVar("T")
 
 SMALL_STEP = 2**27  # multiplications per step below which one CPU thread is used
 
@@ -80,13 +84,13 @@ def train_heads(
     >>> head.score(x).shape
     torch.Size([8, 2])
     """
-    store, target = as_features(features), _device(device)
+    store, target = as_features(features), choose_device(str(device))
     _check(store, labels, experiments, validation)
     evaluator = None if validation is None else Evaluator(*validation, store.dim, labels.num_classes, selection, target)
     rows, tables = Rows(store, target), Tables(labels, full_labels, negatives_labels, target)
     ensembles = [HeadEnsemble.of(experiment, labels.num_classes) for experiment in experiments]
     results: dict[int, HeadResult] = {}
-    with _progress(sum(experiment.train.epochs for experiment in experiments) if progress else 0) as advance:
+    with progress_bar("linear heads", sum(each.train.epochs for each in experiments), visible=progress) as advance:
         for (epochs, patience, k), members in _by_task(experiments).items():
             task = Task(rows, tables, epochs, k, target, choose_accelerator(target))
             for batch in _memory_batches(ensembles, members, task, memory_limit):
@@ -131,32 +135,36 @@ def _memory_batches(
     A group has one batch size and seed. On a CPU groups take turns, since one keeps it busy and its weights in the
     cache; on a GPU those with the same batch size share every step.
     """
-    bytes_of: dict[tuple[str, str], int] = {}
+    known: dict[tuple[str, str], int] = {}
+
+    def bytes_of(i: int) -> int:
+        key = ensembles[i].experiment.method_key
+        if key not in known:
+            known[key] = sum(_bytes_of_head(head, task) for head in ensembles[i].heads)
+        return known[key]
+
     groups: dict[int, list[list[int]]] = defaultdict(list)
-    for key, of_key in itertools.groupby(sorted(members, key=_batches_of(ensembles)), key=_batches_of(ensembles)):
-        group: list[int] = []
-        taken = 0
-        for i in of_key:
-            name = ensembles[i].experiment.method_key
-            if name not in bytes_of:
-                bytes_of[name] = sum(_bytes_of_head(head, task) for head in ensembles[i].heads)
-            if group and taken + bytes_of[name] > memory_limit:
-                groups[key[0]].append(group)
-                group, taken = [], 0
-            group.append(i)
-            taken += bytes_of[name]
-        groups[key[0]].append(group)
-    for of_size in groups.values():
-        batch: list[list[int]] = []
-        taken = 0
-        for group in of_size:
-            needed = sum(bytes_of[ensembles[i].experiment.method_key] for i in group)
-            if batch and (task.device.type == "cpu" or taken + needed > memory_limit):
-                yield batch
-                batch, taken = [], 0
-            batch.append(group)
-            taken += needed
-        yield batch
+    batches_of = _batches_of(ensembles)
+    for (batch_size, _), same_batches in itertools.groupby(sorted(members, key=batches_of), key=batches_of):
+        groups[batch_size] += _packed(same_batches, bytes_of, memory_limit)
+    for same_size in groups.values():
+        limit = 0 if task.device.type == "cpu" else memory_limit
+        yield from _packed(same_size, lambda group: sum(map(bytes_of, group)), limit)
+
+
+def _packed(items: Iterable[T], bytes_of: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Consecutive items in lists that need at most `limit` bytes; an item that needs more is alone."""
+    packed: list[T] = []
+    taken = 0
+    for item in items:
+        needed = bytes_of(item)
+        if packed and taken + needed > limit:
+            yield packed
+            packed, taken = [], 0
+        packed.append(item)
+        taken += needed
+    if packed:
+        yield packed
 
 
 def _batches_of(ensembles: Sequence[HeadEnsemble]) -> Callable[[int], tuple[int, int]]:
@@ -176,7 +184,7 @@ def _train_groups(
     task: Task,
     evaluator: Evaluator | None,
     patience: int | None,
-    advance: Callable[[int], None],
+    advance: Callable[..., None],
 ) -> None:
     """All epochs of groups with one batch size, step by step in parallel."""
     size = groups[0].batch_size
@@ -208,24 +216,3 @@ def _threads_for(groups: list[HeadGroup]) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _device(name: str | torch.device) -> torch.device:
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device is {str(device)!r}, but no GPU is available: use 'cpu'")
-    return device
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar over epochs of heads; none if the total is 0."""
-    if not total:
-        yield lambda heads: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("linear heads"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("left"), TimeRemainingColumn()) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda heads: bar.update(task, advance=heads)
