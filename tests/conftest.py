@@ -1,5 +1,7 @@
 """Shared fixtures. Tests that need the development data are skipped if it is missing."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +9,21 @@ import pytest
 
 from spml.labels import Labels
 from support.shared_data import shared_data
+
+
+@pytest.fixture(autouse=True)
+def isolated_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Methods and plug-ins that a test registers are forgotten after it."""
+    from spml.methods import registry
+
+    monkeypatch.setattr(registry.METHODS, "data", dict(registry.METHODS.data))
+    monkeypatch.setattr(registry, "_imported", list(registry._imported))
+    monkeypatch.setattr(registry, "_broken", dict(registry._broken))
+    before = set(sys.modules)
+    yield
+    for module in set(sys.modules) - before:
+        if module.partition(".")[0].startswith("plugin_"):
+            del sys.modules[module]
 
 
 @pytest.fixture(scope="session")

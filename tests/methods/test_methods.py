@@ -209,7 +209,7 @@ def test_the_contract_of_a_instancewithout_objective():
         check_method(Upside)
 
 
-def test_every_published_clsis_registered():
+def test_every_published_method_is_registered():
     published = (
         "bce bce-ls iu iun an an-ls wan dw l1r l2r n-ls epr pr role entmin focal asl ll-r ll-ct ll-cp em em-apl las "
         "lasd en en-cl en-scl plc lac splc hill gr boostlu"

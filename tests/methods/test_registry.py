@@ -38,15 +38,10 @@ def install(folder, package, name, code=CODE):
 def site(tmp_path, monkeypatch):
     """A folder on the path, with a registry that has not loaded plug-ins yet."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(METHODS, "data", dict(METHODS.data))
     monkeypatch.setattr(METHODS, "loaded", False)
     monkeypatch.setattr(registry, "_broken", {})
     monkeypatch.setattr(registry, "_imported", [])
-    before = set(sys.modules)
-    yield tmp_path
-    for module in set(sys.modules) - before:
-        if module.startswith("plugin_"):
-            del sys.modules[module]
+    return tmp_path
 
 
 def test_installed_plugins_load_when_they_are_needed(site):
