@@ -34,9 +34,9 @@ from spml.labels import Labels, simulate
 from spml.metrics import f1, mean_average_precision
 from spml.recover import Recovered, recover
 from spml.runs.folder import RunFolder, open_run
-from spml.train.evaluation import selection_score
-from spml.train.experiment import Experiment
-from spml.train.linear import FeatureRows, train_heads
+from spml.training.evaluation import selection_score
+from spml.training.experiment import Experiment
+from spml.training.linear import FeatureRows, train_heads
 
 METHODS = "auto,em,lasd,an"
 LABELLED = (10, 50, 200)

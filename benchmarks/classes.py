@@ -86,8 +86,8 @@ def loss(name: str, classes: int) -> dict[str, float]:
 
 def step(name: str, classes: int) -> dict[str, float]:
     """A step of the linear trainer, measured as the extra time of STEPS more steps."""
-    from spml.train.experiment import Experiment
-    from spml.train.linear import train_heads
+    from spml.training.experiment import Experiment
+    from spml.training.linear import train_heads
 
     x = np.random.default_rng(0).standard_normal((BATCH, DIM), np.float32)
     labels = single(BATCH, classes)
@@ -123,8 +123,8 @@ def plain_step(classes: int) -> dict[str, float]:
 
 def judge(classes: int, rows: int = JUDGED_ROWS) -> dict[str, float]:
     """Average precision of a head on labelled rows, logits included."""
-    from spml.train.experiment import Experiment
-    from spml.train.linear import HeadResult
+    from spml.training.experiment import Experiment
+    from spml.training.linear import HeadResult
 
     rng = np.random.default_rng(0)
     truth = single(rows, classes)

@@ -7,9 +7,9 @@ from typing import Any
 from spml.data.dataset import Dataset
 from spml.data.stores.features import FeatureStore
 from spml.metrics import mean_average_precision
-from spml.train.experiment import Experiment
-from spml.train.label_draw import LabelDraw
-from spml.train.linear import FeatureRows, HeadResult, train_heads
+from spml.training.experiment import Experiment
+from spml.training.label_draw import LabelDraw
+from spml.training.linear import FeatureRows, HeadResult, train_heads
 
 LEARNING_RATES = (1e-2, 1e-3, 1e-4, 1e-5)
 BATCH_SIZES = (8, 16)

@@ -29,7 +29,7 @@ from record import hardware, record
 from spml.data import open_data
 from spml.data.dataset import Dataset
 from spml.data.stores.features import FeatureStore
-from spml.train.device import choose_device
+from spml.training.device import choose_device
 
 METHODS = "bce,bce-ls,iun,an,an-ls,wan,epr,role,em,em-apl,lasd"
 # The code behind the tables of Cole et al. smooths by ε; the paper's formula smooths by ε/2.

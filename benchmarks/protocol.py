@@ -44,11 +44,11 @@ from spml.data.dataset import Dataset as LabelledData
 from spml.data.stores.images import ImageStore
 from spml.models.backbones import load_backbone
 from spml.runs.folder import open_run
-from spml.train.device import choose_device
-from spml.train.experiment import Experiment
-from spml.train.label_draw import LabelDraw
-from spml.train.run_experiment import run_experiment
-from spml.train.settings import TrainSettings
+from spml.training.device import choose_device
+from spml.training.experiment import Experiment
+from spml.training.label_draw import LabelDraw
+from spml.training.run_experiment import run_experiment
+from spml.training.settings import TrainSettings
 
 SEED = 0
 GOAL = 8.0

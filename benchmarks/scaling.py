@@ -39,9 +39,9 @@ def train(kind: str, folder: Path, batch: int) -> None:
     from spml.methods import method
     from spml.models import build_classifier
     from spml.models.feature_classifier import FeatureClassifier
-    from spml.train.examples import Examples
-    from spml.train.settings import TrainSettings
-    from spml.train.trainer import Trainer
+    from spml.training.examples import Examples
+    from spml.training.settings import TrainSettings
+    from spml.training.trainer import Trainer
 
     torch.set_num_threads(1)
     rows = STEPS * batch
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
-        from spml.train.distributed import end_process
+        from spml.training.distributed import end_process
 
         train(options.train, options.folder, options.batch)
         end_process()

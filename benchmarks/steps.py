@@ -37,11 +37,11 @@ from spml.data import ImageStore
 from spml.labels import Labels
 from spml.methods import METHODS, Clock, method
 from spml.models import Classifier, build_classifier
-from spml.train.accelerator import Accelerator, EagerAccelerator
-from spml.train.device import choose_device
-from spml.train.examples import Examples
-from spml.train.settings import TrainSettings
-from spml.train.trainer import Trainer
+from spml.training.accelerator import Accelerator, EagerAccelerator
+from spml.training.device import choose_device
+from spml.training.examples import Examples
+from spml.training.settings import TrainSettings
+from spml.training.trainer import Trainer
 
 SEED = 0
 EPOCH, EPOCHS = 6, 10

@@ -20,8 +20,8 @@ from spml.errors import InputError
 from spml.estimator import SinglePositiveClassifier
 from spml.labels import Labels
 from spml.metrics import mean_average_precision
-from spml.train.experiment import Experiment
-from spml.train.linear import train_heads
+from spml.training.experiment import Experiment
+from spml.training.linear import train_heads
 
 NOT_EXCLUSIVE = "labels do not exclude each other; each has its own probability"
 EXPECTED_FAILURES = {

@@ -69,22 +69,7 @@ def test_public_names_are_documented_with_an_example(name):
     assert ">>> " in inspect.getdoc(getattr(spml, name))
 
 
-@pytest.mark.parametrize("first", ["import spml.train.settings", "import spml", "from spml import train"])
-def test_train_is_a_package_and_a_function(first):
-    code = f"""
-{first}
-import spml
-import spml.train.settings as settings
-assert settings.TrainSettings is spml.train.settings.TrainSettings
-try:
-    spml.train("nowhere", out="run", device="cpu")
-except spml.InputError as error:
-    print(error)
-"""
-    assert "nowhere" in python(code)
-
-
-def test_help_of_train_is_that_of_the_function():
+def test_help_of_train_documents_its_options():
     text = pydoc.render_doc(spml.train, renderer=pydoc.plaintext)
     assert "Train a multi-label classifier from one observed label per example." in text
     assert "batch_size : int" in text

@@ -9,7 +9,6 @@ True
 """
 
 import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ _LAZY_ATTRIBUTES = {
     "method": "spml.methods",
     "open_data": "spml.data",
     "register": "spml.methods",
+    "train": "spml.api",
 }
 _LAZY_MODULES = ("api", "errors", "labels", "losses", "methods", "metrics")
 
@@ -46,22 +46,6 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY_ATTRIBUTES:
         return getattr(importlib.import_module(_LAZY_ATTRIBUTES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _train_function() -> Any:
-    return importlib.import_module("spml.api").train
-
-
-class _TrainPackage(ModuleType):
-    # The package `spml.train`, which can be called as the function `spml.api.train` and has its documentation.
-    __doc__ = property(lambda self: _train_function().__doc__)  # type: ignore[assignment]
-    __signature__ = property(lambda self: importlib.import_module("inspect").signature(_train_function()))
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return _train_function()(*arguments, **options)
-
-
-importlib.import_module("spml.train").__class__ = _TrainPackage
 
 
 def __dir__() -> list[str]:

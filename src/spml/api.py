@@ -22,7 +22,7 @@ from spml.recover import recover as recover_labels
 from spml.recover.labelled import read_labelled
 from spml.runs.folder import RunFolder, check_output_path, open_run
 from spml.runs.outputs import check_overwrite
-from spml.train.train_data import train_data
+from spml.training.train_data import train_data
 
 FilePath = str | PathLike[str]
 Float32 = npt.NDArray[np.float32]

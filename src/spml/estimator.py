@@ -17,8 +17,8 @@ from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.metrics import mean_average_precision
-from spml.train.experiment import Experiment
-from spml.train.linear import FeatureRows, train_heads
+from spml.training.experiment import Experiment
+from spml.training.linear import FeatureRows, train_heads
 
 Float64 = npt.NDArray[np.float64]
 

@@ -10,11 +10,11 @@ from spml.models import build_classifier
 from spml.runs.files import read_tensors
 from spml.runs.log import read_log
 from spml.testing.tiny import tiny_examples
-from spml.train.accelerator import EagerAccelerator
-from spml.train.examples import Examples
-from spml.train.settings import TrainSettings
-from spml.train.train_data import train_data
-from spml.train.trainer import Trainer
+from spml.training.accelerator import EagerAccelerator
+from spml.training.examples import Examples
+from spml.training.settings import TrainSettings
+from spml.training.train_data import train_data
+from spml.training.trainer import Trainer
 
 pytest.importorskip("spml.accel")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

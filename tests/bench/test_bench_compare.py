@@ -21,7 +21,7 @@ from spml.bench.compare import (
 from spml.bench.compare import write_csv as write_rows
 from spml.bench.protocols import Paper, PaperValue, Search, make_protocol
 from spml.bench.search import RunResult
-from spml.train.experiment import Experiment
+from spml.training.experiment import Experiment
 
 
 def line(method, scores, classes=(), paper=None, reference=False):

@@ -17,9 +17,9 @@ from spml.bench.runner import Runner
 from spml.errors import InputError
 from spml.methods import METHODS, registry
 from spml.methods.registry import import_plugins
-from spml.train.experiment import Experiment
-from spml.train.label_draw import LabelDraw
-from spml.train.settings import TrainSettings
+from spml.training.experiment import Experiment
+from spml.training.label_draw import LabelDraw
+from spml.training.settings import TrainSettings
 
 
 @pytest.fixture(scope="module")

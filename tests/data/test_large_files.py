@@ -42,11 +42,11 @@ from spml.recover import recover
 from spml.runs.files import read_tensors
 from spml.runs.folder import RunFolder
 from spml.testing import contract as checks
-from spml.train.examples import Examples
-from spml.train.experiment import Experiment
-from spml.train.linear import HeadResult, evaluator, group, train_heads
-from spml.train.settings import TrainSettings
-from spml.train.trainer import Trainer
+from spml.training.examples import Examples
+from spml.training.experiment import Experiment
+from spml.training.linear import HeadResult, evaluator, group, train_heads
+from spml.training.settings import TrainSettings
+from spml.training.trainer import Trainer
 
 ROWS, DIM, CLASSES = 40, 6, 21
 SPLITS = {name: entry.needs.splits for name, entry in METHODS.items() if entry.needs.splits}
@@ -521,9 +521,9 @@ def test_training_on_a_mapped_file_needs_little_memory(tmp_path: Path) -> None:
     code = """
 import torch
 from spml.labels import Labels
-from spml.train import linear
-from spml.train.experiment import Experiment
-from spml.train.linear import rows
+from spml.training import linear
+from spml.training.experiment import Experiment
+from spml.training.linear import rows
 rows.SMALL = 0
 labels = Labels.from_indices(np.arange(400_000) % 5, map(str, range(5)))
 warm = linear.train_heads(np.zeros((64, 256), np.float32), labels.subset(range(64)),
@@ -547,8 +547,8 @@ print(most - before)
 def test_many_classes_need_little_more_memory_than_weights_and_moments() -> None:
     code = """
 from spml.labels import Labels
-from spml.train.experiment import Experiment
-from spml.train.linear import train_heads
+from spml.training.experiment import Experiment
+from spml.training.linear import train_heads
 classes, dim, batch = 40_000, 128, 256
 labels = Labels.from_indices(np.arange(batch), map(str, range(classes)))
 x = np.ones((batch, dim), np.float32)
@@ -657,7 +657,7 @@ def test_two_hosts_match_one_process(tmp_path: Path, hosts: list[list[str]]) -> 
     script.write_text(
         "import sys\nfrom pathlib import Path\nfrom spml.testing import contract as checks\n"
         "from spml.methods import method\n"
-        "from spml.train.distributed import end_process\n"
+        "from spml.training.distributed import end_process\n"
         "checks.tiny_run(lambda: method('epr'), Path(sys.argv[1])).fit()\nend_process()\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}

@@ -13,9 +13,9 @@ from spml.data import FeatureStore
 from spml.labels import Labels
 from spml.methods import method
 from spml.models.feature_classifier import FeatureClassifier, feature_classifier_from_description, merge_heads
-from spml.train.examples import Examples
-from spml.train.settings import TrainSettings
-from spml.train.trainer import Trainer
+from spml.training.examples import Examples
+from spml.training.settings import TrainSettings
+from spml.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("rows", [200, 2000])

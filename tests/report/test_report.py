@@ -40,11 +40,11 @@ from spml.report.tables import RunTables, confidence_and_presence, trained_on_mo
 from spml.report.theme import PALETTE, script
 from spml.runs.files import write_tensors
 from spml.runs.folder import RunFolder, open_run
-from spml.train.examples import Examples
-from spml.train.finish import finish
-from spml.train.settings import TrainSettings
-from spml.train.train_data import train_data
-from spml.train.trainer import Trainer
+from spml.training.examples import Examples
+from spml.training.finish import finish
+from spml.training.settings import TrainSettings
+from spml.training.train_data import train_data
+from spml.training.trainer import Trainer
 
 EVIL_CLASS = "<script>window.hacked=1</script>"
 EVIL_FILE = '"><img src=x onerror="window.hacked=1">/a&b\u202e.jpg'

@@ -7,7 +7,7 @@ import pyarrow as pa
 from PIL import Image
 from pyarrow import parquet
 
-from spml.train.train_data import train_data
+from spml.training.train_data import train_data
 
 CLASSES = ("blue", "green", "red")
 

@@ -1,4 +1,4 @@
-"""The accelerator of a GPU: every part of this package behind the interface that `spml.train.accelerator` expects."""
+"""The accelerator of a GPU: all parts of this package behind the interface of `spml.training.accelerator`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

@@ -10,7 +10,7 @@ from pathlib import Path
 from spml.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("labels", "losses", "metrics", "methods", "models", "data", "accel", "train", "bench/measure.py")
+PARTS = ("labels", "losses", "metrics", "methods", "models", "data", "accel", "training", "bench/measure.py")
 
 
 def code_version(method: str) -> str:

@@ -25,7 +25,7 @@ from spml.report.studies import StudyChart, studies_section
 from spml.report.tables import RunTables
 from spml.runs.files import write_text
 from spml.runs.folder import RunFolder
-from spml.train.experiment import Experiment
+from spml.training.experiment import Experiment
 
 MOST_PICTURED = 12  # largest number of runs that a report shows individually
 

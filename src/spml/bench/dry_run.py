@@ -11,8 +11,8 @@ from spml.bench.run import BenchTable
 from spml.bench.runner import Runner
 from spml.data.formats import coco, cub, nuswide, voc
 from spml.methods import METHODS
-from spml.train.experiment import Experiment
-from spml.train.label_draw import LabelDraw
+from spml.training.experiment import Experiment
+from spml.training.label_draw import LabelDraw
 
 HEADER = ["data", "method", "backbone", "varied", "settings", "epochs", "rate", "batch", "k", "draw", "seeds", "paper"]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from spml import metrics
 from spml.data.dataset import Dataset
 from spml.methods import method
-from spml.train.experiment import Experiment
-from spml.train.label_draw import LabelDraw
+from spml.training.experiment import Experiment
+from spml.training.label_draw import LabelDraw
 
 Row = dict[str, Any]
 

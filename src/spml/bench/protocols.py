@@ -36,10 +36,10 @@ from typing import Any, get_type_hints
 from spml.data.augment import ViewSettings
 from spml.errors import InputError
 from spml.methods import METHODS, method
-from spml.train.examples import check_on_features
-from spml.train.experiment import Experiment, LinearInit
-from spml.train.label_draw import LabelDraw
-from spml.train.settings import TrainSettings
+from spml.training.examples import check_on_features
+from spml.training.experiment import Experiment, LinearInit
+from spml.training.label_draw import LabelDraw
+from spml.training.settings import TrainSettings
 from spml.type_checks import check_type
 
 SEARCHES = ("published", "grid", "none", "optuna")

@@ -16,11 +16,11 @@ from spml.labels import Labels
 from spml.methods import METHODS
 from spml.runs.folder import PREDICTIONS, RunFolder, open_run
 from spml.runs.log import read_log
-from spml.train.experiment import Experiment
-from spml.train.label_draw import LabelDraw
-from spml.train.progress import bars
-from spml.train.run_experiment import run_experiment
-from spml.train.settings import TrainSettings
+from spml.training.experiment import Experiment
+from spml.training.label_draw import LabelDraw
+from spml.training.progress import bars
+from spml.training.run_experiment import run_experiment
+from spml.training.settings import TrainSettings
 
 REFERENCE = "bce"
 SETTINGS = TrainSettings(

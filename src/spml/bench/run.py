@@ -14,7 +14,7 @@ from spml.bench.search import RunResult, execute
 from spml.bench.studies import MEASURES, interval_rows
 from spml.errors import InputError
 from spml.runs.files import lock_folder, write_text
-from spml.train.device import choose_device
+from spml.training.device import choose_device
 
 OPTUNA_HEADS = 8  # linear heads that optuna asks for at a time: they are trained as one matrix
 

@@ -28,12 +28,12 @@ from spml.methods import METHODS, method
 from spml.models import build_classifier
 from spml.runs.files import atomic_path, read_tensors, write_tensors, write_text
 from spml.runs.folder import RunFolder, open_run
-from spml.train.device import choose_device
-from spml.train.experiment import Experiment
-from spml.train.label_draw import LabelDraw
-from spml.train.linear import FeatureRows, HeadResult, train_heads
-from spml.train.pooled_features import pooled_features
-from spml.train.run_experiment import head_of, run_experiment, with_drawn_labels
+from spml.training.device import choose_device
+from spml.training.experiment import Experiment
+from spml.training.label_draw import LabelDraw
+from spml.training.linear import FeatureRows, HeadResult, train_heads
+from spml.training.pooled_features import pooled_features
+from spml.training.run_experiment import head_of, run_experiment, with_drawn_labels
 
 Notify = Callable[[str], None]
 T = TypeVar("T")

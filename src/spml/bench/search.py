@@ -15,7 +15,7 @@ from spml.bench.origin import without_password
 from spml.bench.protocols import Search
 from spml.bench.runner import Runner
 from spml.errors import InputError
-from spml.train.experiment import Experiment
+from spml.training.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 
 from spml.errors import InputError
 from spml.methods.registry import import_plugins, imported_plugins
-from spml.train.device import choose_device
+from spml.training.device import choose_device
 
 interrupted = threading.Event()
 """In a worker: set when the current task should end soon, with a checkpoint if it writes one."""

@@ -50,7 +50,7 @@ def main() -> None:
     """Run the command line. Errors in the user's input are printed as one sentence; the exit code is then 2."""
     code = _exit_code()
     if "torch.distributed" in sys.modules and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from spml.train.distributed import end_process
+        from spml.training.distributed import end_process
 
         end_process(code)
     sys.exit(code)

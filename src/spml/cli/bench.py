@@ -66,7 +66,7 @@ def command(
         for title, rows in list_files().items():
             print_table(("name", "description", "inputs"), rows, title=title)
         return
-    from spml.train.device import choose_device
+    from spml.training.device import choose_device
 
     choose_device(device)  # validate early, before any data is read
     if out is None and not dry_run:

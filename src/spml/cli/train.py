@@ -63,7 +63,7 @@ def command(
     Training can be interrupted; run the same command again to resume.
     """
     from spml.methods.registry import import_plugins
-    from spml.train.train_data import train_data
+    from spml.training.train_data import train_data
 
     import_plugins(imports or ())
     best = train_data(

@@ -77,7 +77,7 @@ class AnnotatorEM(Method):
 class Auto(AnnotatorEM):
     """Soft labels on a pretrained backbone, an ensemble of two heads on features, otherwise `annotator-em`.
 
-    Cross-fitted linear probes on the backbone's features (train/soft_labels.py) give each row soft labels q, from
+    Cross-fitted linear probes on the backbone's features (training/soft_labels.py) give each row soft labels q, from
     probes that were not trained on it, calibrated without full labels. The target of the weak view is q; the target of
     the strong view is q at first and (q + p̄) / 2 after a fifth of training, where p̄ is the averaged network's
     prediction for the weak view. The loss of a view is Σ -t log p - (1 - t) log(1 - p). Trainings of fewer than

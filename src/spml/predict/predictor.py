@@ -24,8 +24,8 @@ from spml.predict.writers import FORMATS, open_writer
 from spml.recover import recover as recover_labels
 from spml.runs.files import read_json, read_record
 from spml.runs.folder import PREDICTIONS, best_network, check_output_path, open_run
-from spml.train.device import choose_device, keep_freed_memory
-from spml.train.progress import bars
+from spml.training.device import choose_device, keep_freed_memory
+from spml.training.progress import bars
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]

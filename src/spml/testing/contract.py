@@ -14,7 +14,7 @@ from spml.methods.registry import import_plugins, imported_plugins
 from spml.runs.files import read_tensors
 from spml.testing import checks
 from spml.testing.tiny import MakeMethod, Stopped, run_bytes, tiny_run
-from spml.train.distributed import end_process
+from spml.training.distributed import end_process
 
 
 def check_method(make: MakeMethod | Method | str) -> None:

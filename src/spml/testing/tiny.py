@@ -14,9 +14,9 @@ from spml.labels import Labels
 from spml.methods import Batch, Clock, Method, Problem
 from spml.models import Outputs
 from spml.models.feature_classifier import FeatureClassifier
-from spml.train.examples import Examples
-from spml.train.settings import TrainSettings
-from spml.train.trainer import Trainer
+from spml.training.examples import Examples
+from spml.training.settings import TrainSettings
+from spml.training.trainer import Trainer
 
 ROWS, CLASSES, WIDTH = 23, 17, 7  # all different, so that the size of a dimension identifies it
 LATE = Clock(epoch=3, epochs=4, step=9, steps=16)  # schedules and second stages have started

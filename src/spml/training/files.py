@@ -10,8 +10,8 @@ from spml.labels import Labels
 from spml.runs.checkpoint import BackgroundWriter, TensorFile
 from spml.runs.files import read_json, read_tensors, write_text
 from spml.runs.log import RunLog, Tracker
-from spml.train.distributed import Processes
-from spml.train.state import TrainingState
+from spml.training.distributed import Processes
+from spml.training.state import TrainingState
 
 Record = dict[str, Any]
 

@@ -20,17 +20,17 @@ from spml.errors import DivergedError
 from spml.methods import Clock, Method, Problem
 from spml.runs.files import lock_folder
 from spml.runs.log import Tracker
-from spml.train.accelerator import Accelerator, choose_accelerator
-from spml.train.batches import BatchMaker
-from spml.train.device import keep_freed_memory
-from spml.train.distributed import start_processes
-from spml.train.evaluation import predict_each, selection_score, unobserved_counts
-from spml.train.examples import Examples, batch_numbers, check_labels
-from spml.train.files import TrainingFiles
-from spml.train.progress import progress_bar, stop_on_signals
-from spml.train.settings import TrainSettings
-from spml.train.state import TrainingState
-from spml.train.step import StepRunner
+from spml.training.accelerator import Accelerator, choose_accelerator
+from spml.training.batches import BatchMaker
+from spml.training.device import keep_freed_memory
+from spml.training.distributed import start_processes
+from spml.training.evaluation import predict_each, selection_score, unobserved_counts
+from spml.training.examples import Examples, batch_numbers, check_labels
+from spml.training.files import TrainingFiles
+from spml.training.progress import progress_bar, stop_on_signals
+from spml.training.settings import TrainSettings
+from spml.training.state import TrainingState
+from spml.training.step import StepRunner
 
 
 class Trainer:
@@ -113,7 +113,7 @@ class Trainer:
         self.files = TrainingFiles(self.folder, self.state, self.record, self.processes, trackers)
 
     def _supports_probes(self, classifier: nn.Module) -> bool:
-        from spml.train.soft_labels import supports_probes  # scipy is slow to import, and few methods need it
+        from spml.training.soft_labels import supports_probes  # scipy is slow to import, and few methods need it
 
         return supports_probes(classifier, self.training.labels)
 
@@ -197,7 +197,7 @@ class Trainer:
 
     def _start_from_probes(self) -> None:
         if self._uses_probes:
-            from spml.train.soft_labels import start_from_probes
+            from spml.training.soft_labels import start_from_probes
 
             start_from_probes(self.state, self.batch_maker, keep_head=self._keeps_head, progress=self.progress)
 

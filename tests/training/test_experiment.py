@@ -5,8 +5,8 @@ import json
 import pytest
 
 from spml.errors import InputError
-from spml.train.experiment import Experiment, LinearInit
-from spml.train.label_draw import LabelDraw
+from spml.training.experiment import Experiment, LinearInit
+from spml.training.label_draw import LabelDraw
 
 
 def test_equal_experiments_have_equal_hashes():

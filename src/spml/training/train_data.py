@@ -13,10 +13,10 @@ from spml.errors import InputError
 from spml.methods import method as make_method
 from spml.runs.log import tracker
 from spml.runs.outputs import RUN_FILES, check_results_folder
-from spml.train.device import choose_device
-from spml.train.experiment import Experiment
-from spml.train.run_experiment import run_experiment
-from spml.train.settings import TrainSettings
+from spml.training.device import choose_device
+from spml.training.experiment import Experiment
+from spml.training.run_experiment import run_experiment
+from spml.training.settings import TrainSettings
 
 DEFAULT_SIZE = {"lite0": 224, "lite1": 240, "lite2": 260, "small": 64}
 DEFAULT_MODEL = "lite0"

@@ -14,7 +14,7 @@ from torch import Tensor
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.models import Classifier
-from spml.train.examples import Store, batch_numbers, filled, read_rows
+from spml.training.examples import Store, batch_numbers, filled, read_rows
 
 
 @torch.no_grad()

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from spml.errors import InputError
 from spml.methods import METHODS
-from spml.train.label_draw import LabelDraw
-from spml.train.settings import TrainSettings
+from spml.training.label_draw import LabelDraw
+from spml.training.settings import TrainSettings
 from spml.type_checks import check_types
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from spml.labels import Labels
 from spml.metrics import average_precision
-from spml.train.distributed import Processes
-from spml.train.examples import Store, batch_numbers, filled, read_rows
+from spml.training.distributed import Processes
+from spml.training.examples import Store, batch_numbers, filled, read_rows
 
 
 def selection_score(probabilities: Tensor, labels: Labels) -> float:

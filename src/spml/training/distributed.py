@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from spml.models import Outputs
-from spml.train.device import choose_device
+from spml.training.device import choose_device
 
 
 class Processes:

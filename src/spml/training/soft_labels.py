@@ -20,11 +20,11 @@ from spml.calibration import calibrate
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.models import Classifier, Head
-from spml.train.batches import BatchMaker
-from spml.train.experiment import Experiment
-from spml.train.linear import FeatureRows, HeadResult, train_heads
-from spml.train.pooled_features import pooled_features
-from spml.train.state import TrainingState
+from spml.training.batches import BatchMaker
+from spml.training.experiment import Experiment
+from spml.training.linear import FeatureRows, HeadResult, train_heads
+from spml.training.pooled_features import pooled_features
+from spml.training.state import TrainingState
 
 # Small objects are found in a larger image; the features of both sizes are averaged. 1.5 times the size finds as much
 # as the image together with five crops, in half the time.

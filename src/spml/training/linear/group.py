@@ -11,13 +11,13 @@ from torch import Tensor
 
 from spml.errors import InputError
 from spml.methods import Clock, Method, Problem, method
-from spml.train.accelerator import Accelerator
-from spml.train.examples import check_on_features
-from spml.train.experiment import Experiment
-from spml.train.linear.adam import HeadwiseAdam, PartwiseAdam
-from spml.train.linear.evaluator import Evaluator, logits_of_heads
-from spml.train.linear.heads import HeadEnsemble, HeadResult, linear_start
-from spml.train.linear.rows import Rows, Tables, row_order
+from spml.training.accelerator import Accelerator
+from spml.training.examples import check_on_features
+from spml.training.experiment import Experiment
+from spml.training.linear.adam import HeadwiseAdam, PartwiseAdam
+from spml.training.linear.evaluator import Evaluator, logits_of_heads
+from spml.training.linear.heads import HeadEnsemble, HeadResult, linear_start
+from spml.training.linear.rows import Rows, Tables, row_order
 
 MANY_ENTRIES = 2**22  # logits per batch above which a step on a CPU is computed in parts
 PART_ENTRIES = 2**20  # logits per part

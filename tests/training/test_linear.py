@@ -17,11 +17,11 @@ from spml.methods import METHODS, Clock, Needs, Problem, method, register
 from spml.methods.base import Method, mean_entry
 from spml.metrics import mean_average_precision
 from spml.models.feature_classifier import merge_heads
-from spml.train.experiment import Experiment
-from spml.train.linear import FeatureRows, HeadResult, train_heads
-from spml.train.linear import rows as rows_module
-from spml.train.linear.heads import linear_start
-from spml.train.linear.rows import row_order
+from spml.training.experiment import Experiment
+from spml.training.linear import FeatureRows, HeadResult, train_heads
+from spml.training.linear import rows as rows_module
+from spml.training.linear.heads import linear_start
+from spml.training.linear.rows import row_order
 from support.shared_data import shared_data
 
 ON_FEATURES = sorted(name for name, cls in METHODS.items() if cls.needs.head == "linear")

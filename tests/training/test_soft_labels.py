@@ -15,15 +15,15 @@ from spml.losses.terms import entropy
 from spml.methods import Batch, Clock, Problem, method
 from spml.methods.base import ENOUGH_STEPS, Model
 from spml.models import Outputs, build_classifier
-from spml.train import soft_labels as module
-from spml.train.examples import Examples
-from spml.train.experiment import Experiment
-from spml.train.head import head_for
-from spml.train.linear import train_heads
-from spml.train.pooled_features import pooled_features
-from spml.train.settings import TrainSettings
-from spml.train.soft_labels import FOLDS, cross_fitted_probes, probe_features, supports_probes
-from spml.train.trainer import Trainer
+from spml.training import soft_labels as module
+from spml.training.examples import Examples
+from spml.training.experiment import Experiment
+from spml.training.head import head_for
+from spml.training.linear import train_heads
+from spml.training.pooled_features import pooled_features
+from spml.training.settings import TrainSettings
+from spml.training.soft_labels import FOLDS, cross_fitted_probes, probe_features, supports_probes
+from spml.training.trainer import Trainer
 
 CLASSES = ("a", "b", "c", "d", "e")
 

@@ -21,14 +21,14 @@ from spml.models import Classifier, build_classifier
 from spml.models.feature_classifier import FeatureClassifier
 from spml.runs.files import lock_folder, read_json, read_record
 from spml.runs.log import Tracker
-from spml.train.device import choose_device
-from spml.train.examples import Examples
-from spml.train.experiment import Experiment
-from spml.train.finish import finish
-from spml.train.head import head_for
-from spml.train.label_draw import LabelDraw
-from spml.train.linear_init import linear_init
-from spml.train.trainer import Trainer
+from spml.training.device import choose_device
+from spml.training.examples import Examples
+from spml.training.experiment import Experiment
+from spml.training.finish import finish
+from spml.training.head import head_for
+from spml.training.label_draw import LabelDraw
+from spml.training.linear_init import linear_init
+from spml.training.trainer import Trainer
 
 MEASURED_ROWS = 4096  # rows from which the scale of features is measured
 

@@ -12,9 +12,9 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import METHODS
 from spml.models.feature_classifier import merge_heads
-from spml.train.experiment import Experiment
-from spml.train.linear.evaluator import KnownTruth, Truth, class_precision
-from spml.train.linear.rows import Rows, as_features
+from spml.training.experiment import Experiment
+from spml.training.linear.evaluator import KnownTruth, Truth, class_precision
+from spml.training.linear.rows import Rows, as_features
 
 
 @dataclass

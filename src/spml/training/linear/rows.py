@@ -13,7 +13,7 @@ from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import Method
-from spml.train.examples import check_labels
+from spml.training.examples import check_labels
 
 BLOCK = 2**22  # features per block when all rows are scored
 MEASURED = 4096  # largest number of rows from which the mean row is computed

@@ -9,8 +9,8 @@ import torch
 from spml.data.dataset import Dataset
 from spml.runs.files import write_tensors, write_text
 from spml.runs.folder import PREDICTIONS, best_network, new_network
-from spml.train.evaluation import predict
-from spml.train.trainer import Trainer
+from spml.training.evaluation import predict
+from spml.training.trainer import Trainer
 
 
 def finish(run: Trainer, dataset: Dataset, source: dict[str, Any]) -> None:

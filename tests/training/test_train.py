@@ -21,12 +21,12 @@ from spml.models import Outputs, build_classifier
 from spml.runs.files import read_tensors, write_tensors
 from spml.runs.log import read_log
 from spml.testing import contract as checks
-from spml.train.device import choose_device
-from spml.train.distributed import Processes
-from spml.train.evaluation import predict, selection_score
-from spml.train.examples import Examples
-from spml.train.settings import TrainSettings, rate_factor
-from spml.train.trainer import Trainer
+from spml.training.device import choose_device
+from spml.training.distributed import Processes
+from spml.training.evaluation import predict, selection_score
+from spml.training.examples import Examples
+from spml.training.settings import TrainSettings, rate_factor
+from spml.training.trainer import Trainer
 
 SLOW_RUN = """
 import sys, time, torch
@@ -328,7 +328,7 @@ def test_two_processes_equal_one(tmp_path):
     script.write_text(
         "import sys\nfrom pathlib import Path\nfrom spml.testing import contract as checks\n"
         "from spml.methods import method\n"
-        "from spml.train.distributed import end_process\n"
+        "from spml.training.distributed import end_process\n"
         "checks.tiny_run(lambda: method('ll-r'), Path(sys.argv[1])).fit()\nprint('end', flush=False)\nend_process()\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}

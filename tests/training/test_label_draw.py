@@ -6,7 +6,7 @@ import pytest
 from spml.data import open_data
 from spml.errors import InputError
 from spml.labels import simulate
-from spml.train.label_draw import LabelDraw
+from spml.training.label_draw import LabelDraw
 from support.bench_pack import TRAIN, write_pack
 
 

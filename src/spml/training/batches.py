@@ -10,10 +10,10 @@ from spml.data import augment as views
 from spml.data.stores.features import FeatureStore
 from spml.methods import Batch, Geometry, Method
 from spml.models import Outputs
-from spml.train.device import step_seed
-from spml.train.distributed import Processes
-from spml.train.examples import Examples, read_rows
-from spml.train.settings import TrainSettings
+from spml.training.device import step_seed
+from spml.training.distributed import Processes
+from spml.training.examples import Examples, read_rows
+from spml.training.settings import TrainSettings
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from spml.methods import Batch, Clock
-from spml.train.accelerator import Accelerator
-from spml.train.batches import BatchMaker
-from spml.train.device import seed_generators, step_seed
-from spml.train.state import TrainingState
+from spml.training.accelerator import Accelerator
+from spml.training.batches import BatchMaker
+from spml.training.device import seed_generators, step_seed
+from spml.training.state import TrainingState
 
 
 class StepRunner:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from spml.train.accelerator import EagerAccelerator, choose_accelerator
+from spml.training.accelerator import EagerAccelerator, choose_accelerator
 
 TRAIN = """
 import importlib.abc, sys
@@ -27,12 +27,12 @@ from spml.data import ImageStore
 from spml.labels import Labels
 from spml.methods import method
 from spml.models import build_classifier
-from spml.train.accelerator import EagerAccelerator, choose_accelerator
-from spml.train.examples import Examples
-from spml.train.experiment import Experiment
-from spml.train.linear import train_heads
-from spml.train.settings import TrainSettings
-from spml.train.trainer import Trainer
+from spml.training.accelerator import EagerAccelerator, choose_accelerator
+from spml.training.examples import Examples
+from spml.training.experiment import Experiment
+from spml.training.linear import train_heads
+from spml.training.settings import TrainSettings
+from spml.training.trainer import Trainer
 
 assert not hidden or isinstance(choose_accelerator(torch.device("cuda")), EagerAccelerator)
 torch.set_num_threads(1)

@@ -3,10 +3,10 @@
 from spml.errors import InputError
 from spml.models import Classifier
 from spml.models.heads import LinearHead
-from spml.train.examples import Examples
-from spml.train.experiment import Experiment, LinearInit
-from spml.train.linear import HeadResult, train_heads
-from spml.train.pooled_features import pooled_features
+from spml.training.examples import Examples
+from spml.training.experiment import Experiment, LinearInit
+from spml.training.linear import HeadResult, train_heads
+from spml.training.pooled_features import pooled_features
 
 
 def linear_init(

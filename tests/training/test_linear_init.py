@@ -9,13 +9,13 @@ from spml.errors import InputError
 from spml.labels import Labels, simulate
 from spml.methods import method
 from spml.models import build_classifier
-from spml.train.evaluation import selection_score
-from spml.train.examples import Examples
-from spml.train.experiment import Experiment, LinearInit
-from spml.train.linear_init import linear_init
-from spml.train.pooled_features import pooled_features
-from spml.train.settings import TrainSettings
-from spml.train.trainer import Trainer
+from spml.training.evaluation import selection_score
+from spml.training.examples import Examples
+from spml.training.experiment import Experiment, LinearInit
+from spml.training.linear_init import linear_init
+from spml.training.pooled_features import pooled_features
+from spml.training.settings import TrainSettings
+from spml.training.trainer import Trainer
 
 
 @pytest.fixture

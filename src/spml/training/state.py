@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from spml.methods import Method
 from spml.models.feature_classifier import FeatureClassifier
 from spml.runs.checkpoint import load_optimiser, optimiser_tensors, with_prefix, without_prefix
-from spml.train.settings import TrainSettings
+from spml.training.settings import TrainSettings
 
 
 @dataclass

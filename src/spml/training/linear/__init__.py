@@ -5,8 +5,8 @@ all logits, each method's objective the gradient of its heads' logits, and one p
 Heads do not affect each other: the result equals training each head alone.
 """
 
-from spml.train.linear.heads import HeadResult
-from spml.train.linear.rows import FeatureRows
-from spml.train.linear.train import train_heads
+from spml.training.linear.heads import HeadResult
+from spml.training.linear.rows import FeatureRows
+from spml.training.linear.train import train_heads
 
 __all__ = ["FeatureRows", "HeadResult", "train_heads"]

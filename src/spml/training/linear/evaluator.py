@@ -12,7 +12,7 @@ from torch import Tensor
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.metrics import average_precision
-from spml.train.linear.rows import Rows, as_features
+from spml.training.linear.rows import Rows, as_features
 
 Truth = Labels | Tensor | npt.NDArray[Any]
 Selection = Literal["map"] | Callable[[Tensor, Tensor], float]

@@ -10,14 +10,14 @@ import torch
 
 from spml.errors import InputError
 from spml.labels import Labels
-from spml.train.accelerator import choose_accelerator
-from spml.train.device import choose_device
-from spml.train.experiment import Experiment
-from spml.train.linear.evaluator import Evaluator, Selection, Truth
-from spml.train.linear.group import HeadGroup, Task
-from spml.train.linear.heads import HeadEnsemble, HeadResult
-from spml.train.linear.rows import Features, Rows, Tables, as_features
-from spml.train.progress import progress_bar
+from spml.training.accelerator import choose_accelerator
+from spml.training.device import choose_device
+from spml.training.experiment import Experiment
+from spml.training.linear.evaluator import Evaluator, Selection, Truth
+from spml.training.linear.group import HeadGroup, Task
+from spml.training.linear.heads import HeadEnsemble, HeadResult
+from spml.training.linear.rows import Features, Rows, Tables, as_features
+from spml.training.progress import progress_bar
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ def train_heads(
     --------
     >>> import torch
     >>> from spml.labels import Labels
-    >>> from spml.train.experiment import Experiment
+    >>> from spml.training.experiment import Experiment
     >>> x, labels = torch.randn(8, 3), Labels.from_indices([0, 1] * 4, ["cat", "dog"])
     >>> (head,) = train_heads(x, labels, [Experiment.linear("an", epochs=2)], progress=False)
     >>> head.score(x).shape
