@@ -194,27 +194,31 @@ class Tiles(NamedTuple):
     def options(self) -> dict[str, int]:
         return {"MULTIPLE": self.multiple, "HEIGHT": self.height, "WIDTH": self.width, "num_warps": WARPS}
 
-    def parts(self, device: torch.device, at_a_time: int = AT_A_TIME, sums: int = 1) -> tuple[int, int]:
-        """For sums over the rows: the number of parts and the rows per part."""
+    def parts(self, device: torch.device) -> tuple[int, int]:
+        """For a sum over the rows: the number of parts and the rows per part."""
         tiles = triton.cdiv(self.rows, self.height)
-        programs = at_a_time * multiprocessors(device)
-        each = triton.cdiv(tiles, min(tiles, max(1, programs // (self.blocks * sums)))) * self.height
+        programs = AT_A_TIME * multiprocessors(device)
+        each = triton.cdiv(tiles, min(tiles, max(1, programs // self.blocks))) * self.height
         return triton.cdiv(self.rows, each), each
 
 
 def tiles_of(x: Tensor, entries: int = ENTRIES, widest: int = 128) -> Tiles:
     """The tiles of images in channels-last order, which are a (B·H·W, C) matrix."""
     columns = x.shape[1]
-    multiple = 8 if columns % 8 == 0 else 1
-    # the widest block that wastes at most an eighth of its columns
-    widths = (width for width in (128, 64) if width <= widest)
-    width = next((w for w in widths if 8 * (triton.cdiv(columns, w) * w - columns) <= columns), 32)
-    blocks = triton.cdiv(columns, width)
+    multiple, width, blocks = channel_blocks(columns, widest)
     return Tiles(x.numel() // columns, columns // multiple, multiple, entries // width, width, blocks)
 
 
 def summed_tiles_of(x: Tensor) -> Tiles:
     return tiles_of(x, SUMMED_ENTRIES, SUMMED_WIDTH)
+
+
+def channel_blocks(columns: int, widest: int = 128) -> tuple[int, int, int]:
+    """A divisor of the number of columns, the width of a block of columns, and the number of blocks."""
+    # the widest block that wastes at most an eighth of its columns
+    widths = (width for width in (128, 64) if width <= widest)
+    width = next((w for w in widths if 8 * (triton.cdiv(columns, w) * w - columns) <= columns), 32)
+    return 8 if columns % 8 == 0 else 1, width, triton.cdiv(columns, width)
 
 
 @functools.cache

@@ -17,8 +17,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spml.accel.batch_norm import column_block, tiles_of
+from spml.accel.batch_norm import channel_blocks, column_block, multiprocessors
 
+ENTRIES = 2048  # per tile
+WARPS = 4
 PROGRAMS = 8  # per multiprocessor, for weight gradients
 
 
@@ -117,8 +119,16 @@ class Stencil(NamedTuple):
     out_width: int
 
 
-def _sizes(units: int, images: torch.Size, stencil: Stencil) -> tuple[int, ...]:
-    return units, *images[2:], stencil.out_height, stencil.out_width, stencil.top, stencil.left
+def _tile(columns: int) -> tuple[int, int, dict[str, int]]:
+    """Blocks of channels, pixels per tile, and a kernel's options."""
+    multiple, width, blocks = channel_blocks(columns)
+    height = ENTRIES // width
+    return blocks, height, {"MULTIPLE": multiple, "HEIGHT": height, "WIDTH": width, "num_warps": WARPS}
+
+
+def _sizes(stencil: Stencil, images: torch.Size, multiple: int) -> tuple[int, ...]:
+    _, channels, height, width = images
+    return channels // multiple, height, width, stencil.out_height, stencil.out_width, stencil.top, stencil.left
 
 
 def _by_tap(weight: Tensor) -> Tensor:
@@ -128,33 +138,42 @@ def _by_tap(weight: Tensor) -> Tensor:
 
 def convolved(x: Tensor, weight: Tensor, stencil: Stencil) -> Tensor:
     """Each channel (B, C, H, W) with its own weights (C, 1, size, size)."""
-    y = _images(x, *x.shape[:2], stencil.out_height, stencil.out_width)
-    tiles = tiles_of(y)
-    _convolved[tiles.over_all](
-        x, _by_tap(weight), y, tiles.rows, *_sizes(tiles.units, x.shape, stencil),
-        STRIDE=stencil.stride, SIZE=stencil.size, **tiles.options,
+    batch, channels = x.shape[:2]
+    blocks, height, tile = _tile(channels)
+    y = _images(x, batch, channels, stencil.out_height, stencil.out_width)
+    pixels = batch * stencil.out_height * stencil.out_width
+    _convolved[triton.cdiv(pixels, height), blocks](
+        x, _by_tap(weight), y, pixels, *_sizes(stencil, x.shape, tile["MULTIPLE"]),
+        STRIDE=stencil.stride, SIZE=stencil.size, **tile,
     )  # fmt: skip
     return y
 
 
 def input_gradient(dy: Tensor, images: torch.Size, weight: Tensor, stencil: Stencil) -> Tensor:
-    dx = _images(dy, *images)
-    tiles, stride = tiles_of(dx), stencil.stride
-    places = images[0] * triton.cdiv(images[2], stride) * triton.cdiv(images[3], stride)
-    _passed_on[triton.cdiv(places, tiles.height), tiles.blocks, stride * stride](
-        dy, _by_tap(weight), dx, places, *_sizes(tiles.units, images, stencil),
-        STRIDE=stride, SIZE=stencil.size, **tiles.options,
+    batch, channels, high, wide = images
+    blocks, height, tile = _tile(channels)
+    dx = _images(dy, batch, channels, high, wide)
+    stride = stencil.stride
+    places = batch * triton.cdiv(high, stride) * triton.cdiv(wide, stride)
+    _passed_on[triton.cdiv(places, height), blocks, stride * stride](
+        dy, _by_tap(weight), dx, places, *_sizes(stencil, images, tile["MULTIPLE"]),
+        STRIDE=stride, SIZE=stencil.size, **tile,
     )  # fmt: skip
     return dx
 
 
 def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, stencil: Stencil) -> Tensor:
-    tiles, taps = tiles_of(dy), stencil.size**2
-    parts, each = tiles.parts(x.device, PROGRAMS, taps)
-    partial = x.new_empty(parts, taps, x.shape[1], dtype=torch.float32)
-    _weight_sums[tiles.blocks, taps, parts](
-        x, dy, partial, tiles.rows, *_sizes(tiles.units, x.shape, stencil), each,
-        STRIDE=stencil.stride, SIZE=stencil.size, **tiles.options,
+    channels, taps = x.shape[1], stencil.size**2
+    blocks, height, tile = _tile(channels)
+    pixels = dy.numel() // channels
+    tiles = triton.cdiv(pixels, height)
+    parts = min(tiles, max(1, PROGRAMS * multiprocessors(x.device) // (blocks * taps)))
+    each = triton.cdiv(tiles, parts) * height
+    parts = triton.cdiv(pixels, each)
+    partial = x.new_empty(parts, taps, channels, dtype=torch.float32)
+    _weight_sums[blocks, taps, parts](
+        x, dy, partial, pixels, *_sizes(stencil, x.shape, tile["MULTIPLE"]), each,
+        STRIDE=stencil.stride, SIZE=stencil.size, **tile,
     )  # fmt: skip
     gradient: Tensor = partial.sum(0).t().reshape(weight.shape).to(weight.dtype)
     return gradient
