@@ -14,6 +14,7 @@ from pyarrow import csv
 import spml
 from spml.predict import predict_files
 from spml.predict.onnx_export import calibrated_probabilities
+from support.pictures import picture
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +166,19 @@ def test_training_on_a_data_set_equals_training_on_its_path(tables, tmp_path):
     assert of_data.folder.source["path"] == str((tables / "x.npy").resolve())
     with pytest.raises(spml.InputError, match="option 'kind' applies only to a path"):
         spml.train(data, out=tmp_path / "x", kind="features")
-    with pytest.raises(spml.InputError, match="size 32 does not fit the data set"):
+    with pytest.raises(spml.InputError, match="size 32 applies only to images"):
         spml.train(data, out=tmp_path / "x", size=32, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("opened", "trained", "expected"), [({}, {}, 64), ({"size": 24}, {}, 24), ({}, {"size": 32}, 32)]
+)
+def test_images_have_the_size_given_or_the_models_own(tmp_path, opened, trained, expected):
+    for number in range(12):
+        picture(tmp_path / "photos" / "ab"[number % 2] / f"{number}.png", number)
+    data = spml.open_data(tmp_path / "photos", **opened)
+    run = spml.train(data, out=tmp_path / "run", model="small", epochs=1, device="cpu", progress=False, **trained)
+    assert run.predictor.spec.image_size == expected
 
 
 def test_training_prints_only_with_progress(tables, tmp_path, capsys):

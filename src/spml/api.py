@@ -55,7 +55,7 @@ def train(
     ----------
     data : str, path or Dataset
         A folder with one subfolder per class, a table (csv, tsv, parquet), COCO json, a VOC folder, a .npy feature
-        matrix, or "scenes" (built in); or a data set from `spml.open_data`, used at the image size it was opened with.
+        matrix, or "scenes" (built in); or a data set from `spml.open_data`.
     out : str or path
         Run folder. If it holds an interrupted run, training resumes; if the run is finished, it is loaded.
     method : str
@@ -67,7 +67,7 @@ def train(
     head : str, optional
         "linear", "label-wise", "attention" or "cam". Default: chosen by the method.
     size : int, optional
-        Image size in pixels. Default: the model's own.
+        Image size in pixels. Default: the size given to `spml.open_data`, else the model's own.
     epochs, batch_size : int
         Passes over the training data; examples per step.
     learning_rate : float, optional

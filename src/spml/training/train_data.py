@@ -1,6 +1,7 @@
 """Training on a user's data, with defaults that need no fully labelled rows."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def train_data(
     head : str, optional
         By default the head that the method prefers.
     size : int, optional
-        Side length of the images in pixels, by default the model's. Not for a `Dataset`, which has its size.
+        Side length of the images in pixels. Default: the size a `Dataset` was opened with, or the model's own.
     epochs, batch_size, seed : int
     learning_rate : float, optional
         Highest learning rate; by default 1e-4 for images and 1e-3 for features.
@@ -140,14 +141,26 @@ def _train_settings(
 
 
 def _open(data: str | Path | Dataset, model: str | None, size: int | None, options: dict[str, Any]) -> Dataset:
-    """Open the data, at the model's image size unless the data set is given or its images have a fixed size."""
+    """Open the data at the size of the model's images, unless they have a fixed size."""
+    wanted = size or DEFAULT_SIZE.get(model or DEFAULT_MODEL, 224)
     if isinstance(data, Dataset):
-        if size is not None and size != getattr(data.store, "size", None):
-            raise InputError(f"size {size} does not fit the data set: open it with `open_data(path, size=…)`")
-        return data
+        return _resized(data, wanted, explicit=size is not None)
     if str(data) == "scenes" or options.get("kind") == "features" or str(data).lower().endswith(".npy"):
         return open_data(data, **options)
-    return open_data(data, **{"size": size or DEFAULT_SIZE.get(model or DEFAULT_MODEL, 224), **options})
+    return open_data(data, **{"size": wanted, **options})
+
+
+def _resized(data: Dataset, size: int, explicit: bool) -> Dataset:
+    """The data set with images of this size, if it was asked for or the data set was opened without a size."""
+    store, opened = data.store, data.source.get("options", {})
+    if not isinstance(store, ImageStore) or size == store.size or ("size" in opened and not explicit):
+        return data
+    if not data.source or data.source["kind"] == "scenes":
+        if explicit:
+            raise InputError(f"size {size} does not fit the data set, whose images have {store.size} pixels")
+        return data
+    other = open_data(data.source["path"], **{**opened, "kind": data.source["kind"], "size": size})
+    return replace(data, store=other.store, source=other.source) if list(other.names) == list(data.names) else data
 
 
 def _check_linear(**given: Any) -> None:
