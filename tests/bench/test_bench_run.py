@@ -543,4 +543,4 @@ def test_estimate_of_gpu_hours(spml, tmp_path):
     assert hours("--set", "image_size=640") == pytest.approx(100 / 3600, rel=0.05)
     own = tmp_path / "own.toml"
     own.write_text('title = "t"\nkind = "linear"\n[data.mine]\n[methods.an]\n')
-    assert "Not included: mine, whose size is unknown" in spml(own, "--dry-run")[1]
+    assert "No estimate of GPU hours: the size of mine is unknown" in spml(own, "--dry-run")[1]
