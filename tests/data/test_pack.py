@@ -346,7 +346,7 @@ def test_image_names_of_a_pack_are_relative(tmp_path):
         ("name,x,y\na,1,0\nb,1,1\n", {"label_column": "x"}, "no column contains image paths"),
         ("image,x,y\ncats/0.png,1,0\ncats/1.png,0,1\n", {}, "rows is assigned to validation"),
         ("image,x,y\ncats/0.png,1,0\n", {"test": 1.5}, r"test is 1\.5: it must be a share"),
-        ("image,x,y\ncats/0.png,1,0\ncats/broken.png,0,1\n" + "cats/2.png,1,1\ncats/3.png,1,1\n", {}, "not an image of"),
+        ("image,x,y\ncats/0.png,1,0\ncats/broken.png,0,1\n" + "cats/2.png,1,1\ncats/3.png,1,1\n", {}, "not an image"),
     ],
 )
 def test_invalid_inputs_of_a_pack_raise_and_leave_no_folder(tmp_path, labels, options, word):
