@@ -14,7 +14,7 @@ import torch
 
 from spml.errors import InputError
 from spml.labels import conversions
-from spml.labels.entries import Entries, Int8, Int32, Int64
+from spml.labels.entries import Entries, Int8, Int32, Int64, row_blocks
 from spml.labels.files import FORMAT, read_table, write_table
 from spml.labels.inputs import as_array, check_classes, check_ids, row_indices
 
@@ -561,6 +561,45 @@ class Labels:
         ids = None if self._ids is None else self._ids[index]
         return Labels(store, self._classes, ids=ids, origin=origin)
 
+    def updated(self, other: Labels) -> Labels:
+        """Return a table in which the known labels of another table replace those of this one.
+
+        Parameters
+        ----------
+        other : Labels
+            A table of the same rows and classes. Its unknown labels change nothing.
+
+        Returns
+        -------
+        Labels
+
+        Raises
+        ------
+        InputError
+            If rows or classes differ.
+
+        Examples
+        --------
+        >>> given = Labels.from_names(["cat", "dog"])
+        >>> given.updated(Labels.from_matrix([[0, 1], [1, -1]], given.classes)).dense()
+        array([[ 1,  1],
+               [ 1, -1]], dtype=int8)
+        """
+        self.check_same_classes(other, "the other table")
+        if len(other) != len(self):
+            raise InputError(f"the other table has {len(other)} rows, this one {len(self)}.")
+        mine, new = self.entries(), other._known_entries()
+        keep = ~np.isin(mine.flat(), new.flat())
+        entries = Entries.from_coordinates(
+            np.concatenate([mine.rows[keep], new.rows]),
+            np.concatenate([mine.column[keep], new.column]),
+            np.concatenate([mine.value[keep], new.value]),
+            num_rows=len(self),
+            num_classes=self.num_classes,
+            default=mine.default,
+        )
+        return Labels(entries, self._classes, ids=self._ids, origin=self.origin)
+
     def check_same_classes(self, other: Labels, name: str) -> None:
         """Check that another table has the same classes in the same order.
 
@@ -621,6 +660,14 @@ class Labels:
             f"Labels({len(self)} rows × {self.num_classes} classes: {positives} positive, "
             f"{negatives} negative, {unknowns} unknown)"
         )
+
+    def _known_entries(self) -> Entries:
+        """The table as sparse rows that list every known label."""
+        entries = self.entries()
+        if entries.default == 0:
+            return entries
+        blocks = (self.dense(np.arange(part.start, part.stop)) for part in row_blocks(*self.shape))
+        return Entries.from_blocks(blocks, num_classes=self.num_classes, default=0)
 
     def _take(self, rows: Int64) -> Entries:
         if isinstance(self._store, Entries):

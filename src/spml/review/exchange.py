@@ -1,0 +1,230 @@
+"""Decisions as files: CSV, parquet and Label Studio tasks, and back from Label Studio."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from spml.errors import InputError
+from spml.runs.decisions import ANSWERS, Decision, Decisions, Question
+from spml.runs.files import atomic_path, explain_write_errors
+
+FORMATS = {".csv": "csv", ".parquet": "parquet", ".json": "label-studio"}
+PRESENT, ABSENT = "labels", "absent"
+"""Names of the two lists of choices in Label Studio."""
+
+
+def export_decisions(decisions: Decisions, path: Path, *, history: bool = False) -> int:
+    """Write the decisions that count to a file.
+
+    Parameters
+    ----------
+    decisions : Decisions
+    path : Path
+        .csv or .parquet: one line per decision, with the columns name, label, answer, who, at, confidence, model, row,
+        id; .json: Label Studio tasks with annotations, for the configuration of `label_studio_config`.
+    history : bool
+        CSV and parquet: every decision ever made, also those that were changed or undone later.
+
+    Returns
+    -------
+    int
+        Number of decisions written.
+
+    Raises
+    ------
+    InputError
+        If the ending is another one, or the file cannot be written.
+    """
+    form = FORMATS.get(path.suffix.lower())
+    if form is None:
+        raise InputError(f"{path}: decisions are exported to {', '.join(FORMATS)} (Label Studio): use such an ending")
+    chosen = decisions.since() if history and form != "label-studio" else decisions.current()
+    with atomic_path(path) as temporary, explain_write_errors(path):
+        if form == "label-studio":
+            tasks = _tasks(decisions, chosen)
+            temporary.write_text(json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        else:
+            _write_table(decisions, chosen, temporary, form)
+    return len(chosen)
+
+
+def label_studio_config(classes: Iterable[str]) -> str:
+    """The labelling configuration of a Label Studio project in which labels can be marked as present or absent.
+
+    Examples
+    --------
+    >>> print(label_studio_config(["cat"]))
+    <View>
+      <Image name="image" value="$image"/>
+      <Header value="Present"/>
+      <Choices name="labels" toName="image" choice="multiple">
+        <Choice value="cat"/>
+      </Choices>
+      <Header value="Absent"/>
+      <Choices name="absent" toName="image" choice="multiple">
+        <Choice value="cat"/>
+      </Choices>
+    </View>
+    <BLANKLINE>
+    """
+    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
+    lists = "".join(
+        f'  <Header value="{title}"/>\n  <Choices name="{name}" toName="image" choice="multiple">\n{choices}\n'
+        "  </Choices>\n"
+        for name, title in ((PRESENT, "Present"), (ABSENT, "Absent"))
+    )
+    return f'<View>\n  <Image name="image" value="$image"/>\n{lists}</View>\n'
+
+
+def import_label_studio(decisions: Decisions, path: Path, *, rest_absent: bool = False) -> int:
+    """Record the annotations of tasks that Label Studio exported as JSON.
+
+    Parameters
+    ----------
+    decisions : Decisions
+    path : Path
+        The export. A task belongs to the row whose name is its `name`, `image` or `text`, or ends its image's address.
+        Choices of the list `absent` are answers no; all other choices are answers yes.
+    rest_absent : bool
+        Whether labels that an annotation does not mention are answers no. By default they stay open.
+
+    Returns
+    -------
+    int
+        Number of new decisions. Importing the same annotations again adds none.
+
+    Raises
+    ------
+    InputError
+        If the file is not such an export, or a task or choice is not part of the data. Nothing is recorded then.
+    """
+    try:
+        tasks = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as JSON ({error})") from None
+    if not isinstance(tasks, list):
+        raise InputError(f"{path} is not a list of Label Studio tasks: export the project as JSON")
+    rows, classes = _Names(decisions.subject.names), {name: c for c, name in enumerate(decisions.subject.classes)}
+    known = {(decision.row, decision.label): decision.answer for decision in decisions.current()}
+    actions: list[tuple[str, list[Question]]] = []
+    for number, task in enumerate(tasks, start=1):
+        place = f"{path}, task {number}"
+        if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
+            raise InputError(f"{place} has no data: export the project as JSON")
+        row = rows.find(task["data"], place)
+        for annotation in task.get("annotations") or []:
+            if annotation.get("was_cancelled"):
+                continue
+            answers = _answers(annotation, classes, place)
+            if rest_absent:
+                answers = {label: answers.get(label, -1) for label in classes.values()}
+            new = [
+                Question(row, label, answer) for label, answer in answers.items() if known.get((row, label)) != answer
+            ]
+            known |= {(row, question.label): question.answer for question in new}
+            actions.append((_annotator(annotation), new))
+    for who, questions in actions:
+        decisions.record(questions, who=who, model="label studio")
+    return sum(len(questions) for _, questions in actions)
+
+
+def _write_table(decisions: Decisions, chosen: list[Decision], path: Path, form: str) -> None:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    names, classes = decisions.subject.names, decisions.subject.classes
+    table = pa.table(
+        {
+            "name": pa.array([names[each.row] for each in chosen], pa.string()),
+            "label": pa.array([classes[each.label] for each in chosen], pa.string()),
+            "answer": pa.array([each.word for each in chosen], pa.string()),
+            "who": pa.array([each.who for each in chosen], pa.string()),
+            "at": pa.array([each.at for each in chosen], pa.string()),
+            "confidence": pa.array([each.confidence for each in chosen], pa.float64()),
+            "model": pa.array([each.model for each in chosen], pa.string()),
+            "row": pa.array([each.row for each in chosen], pa.int64()),
+            "id": pa.array([each.id for each in chosen], pa.int64()),
+        }
+    )
+    if form == "csv":
+        csv.write_csv(table, path)
+    else:
+        parquet.write_table(table, path)
+
+
+def _tasks(decisions: Decisions, chosen: list[Decision]) -> list[dict[str, Any]]:
+    """One task per row with a decision, and one annotation per person."""
+    by_row: defaultdict[int, defaultdict[str, list[Decision]]] = defaultdict(lambda: defaultdict(list))
+    for decision in chosen:
+        by_row[decision.row][decision.who].append(decision)
+    return [
+        {
+            "data": {"image": (name := decisions.subject.names[row]), "name": name, "row": row},
+            "annotations": [
+                {"completed_by": {"email": who}, "result": _results(decisions.subject.classes, theirs)}
+                for who, theirs in people.items()
+            ],
+        }
+        for row, people in sorted(by_row.items())
+    ]
+
+
+def _results(classes: tuple[str, ...], decisions: list[Decision]) -> list[dict[str, Any]]:
+    results = []
+    for name, answer in ((PRESENT, ANSWERS["yes"]), (ABSENT, ANSWERS["no"])):
+        choices = [classes[decision.label] for decision in decisions if decision.answer == answer]
+        if choices:
+            value = {"from_name": name, "to_name": "image", "type": "choices", "value": {"choices": choices}}
+            results.append({"id": f"row{decisions[0].row}-{name}", **value})
+    return results
+
+
+def _answers(annotation: dict[str, Any], classes: dict[str, int], place: str) -> dict[int, int]:
+    answers: dict[int, int] = {}
+    for result in annotation.get("result") or []:
+        if not isinstance(result, dict) or result.get("type") != "choices":
+            continue
+        answer = ANSWERS["no"] if result.get("from_name") == ABSENT else ANSWERS["yes"]
+        for choice in result.get("value", {}).get("choices", []):
+            if choice not in classes:
+                raise InputError(f"{place}: the choice {choice!r} is not one of the {len(classes)} classes")
+            if answers.setdefault(classes[choice], answer) != answer:
+                raise InputError(f"{place}: {choice!r} is both present and absent: correct it in Label Studio")
+    return answers
+
+
+def _annotator(annotation: dict[str, Any]) -> str:
+    person = annotation.get("completed_by")
+    if isinstance(person, dict):
+        person = person.get("email") or person.get("username") or person.get("id")
+    return str(person or "label studio")
+
+
+class _Names:
+    """Finds the row of a Label Studio task."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.rows = {name: row for row, name in enumerate(names)}
+        ends: defaultdict[str, list[int]] = defaultdict(list)
+        for name, row in self.rows.items():
+            ends[name.rpartition("/")[2]].append(row)
+        self.ends = {end: rows[0] for end, rows in ends.items() if len(rows) == 1}
+
+    def find(self, data: dict[str, Any], place: str) -> int:
+        """The row, by its name, or by the end of an address if only one name ends like that."""
+        candidates = [str(data[key]) for key in ("name", "image", "text") if data.get(key)]
+        for candidate in candidates:
+            if candidate in self.rows:
+                return self.rows[candidate]
+        for candidate in candidates:
+            end = candidate.partition("?")[0].rpartition("/")[2]
+            uploaded = end.partition("-")[2]  # Label Studio puts eight digits and a hyphen before uploaded files
+            for name in (end, uploaded):
+                if name in self.ends:
+                    return self.ends[name]
+        raise InputError(f"{place}: no row is named {candidates[0] if candidates else ''!r}: add its name to the task")

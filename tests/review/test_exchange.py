@@ -1,0 +1,96 @@
+"""Decisions exported to tables and Label Studio, and imported from it."""
+
+import json
+
+import numpy as np
+import pytest
+from pyarrow import csv, parquet
+
+from spml.errors import InputError
+from spml.review.exchange import export_decisions, import_label_studio, label_studio_config
+from spml.runs.decisions import Decisions, Question, Subject
+
+SUBJECT = Subject(["a/1.jpg", "a/2.jpg", 'b/ü ",\n.jpg'], ("cat", "<b>&'", "鳥"))
+
+
+@pytest.fixture
+def decisions(tmp_path):
+    with Decisions(tmp_path / "review.db", SUBJECT) as opened:
+        opened.record([Question(0, 0, -1, 0.25), Question(2, 1, -1)], who="Ada", model="run")
+        opened.record([Question(0, 0, 1, 0.25), Question(1, 2, 0)], who="Bob", model="run")
+        yield opened
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables_hold_the_decisions_that_count(decisions, tmp_path, suffix):
+    assert export_decisions(decisions, tmp_path / f"out{suffix}") == 3
+    if suffix == ".csv":
+        options = csv.ParseOptions(newlines_in_values=True)
+        table = csv.read_csv(tmp_path / "out.csv", parse_options=options)
+    else:
+        table = parquet.read_table(tmp_path / "out.parquet")
+    rows = [(line["name"], line["label"], line["answer"], line["who"]) for line in table.to_pylist()]
+    assert rows == [
+        ('b/ü ",\n.jpg', "<b>&'", "no", "Ada"),
+        ("a/1.jpg", "cat", "yes", "Bob"),
+        ("a/2.jpg", "鳥", "unknown", "Bob"),
+    ]
+
+
+def test_history_holds_every_decision(decisions, tmp_path):
+    assert export_decisions(decisions, tmp_path / "out.csv", history=True) == 4
+
+
+def test_label_studio_round_trip(decisions, tmp_path):
+    export_decisions(decisions, tmp_path / "tasks.json")
+    with Decisions(tmp_path / "second.db", SUBJECT) as second:
+        assert import_label_studio(second, tmp_path / "tasks.json") == 2
+        np.testing.assert_array_equal(second.labels().dense(), decisions.labels().dense())
+        assert {d.who for d in second.current()} == {"Ada", "Bob"}
+        assert import_label_studio(second, tmp_path / "tasks.json") == 0
+
+
+def test_import_finds_uploaded_files_and_can_close_the_rest(decisions, tmp_path):
+    result = [{"type": "choices", "from_name": "x", "value": {"choices": ["cat"]}}]
+    task = {
+        "data": {"image": "/data/upload/3/1a2b3c4d-2.jpg"},
+        "annotations": [
+            {"result": result, "completed_by": 7},
+            {"was_cancelled": True, "result": [{"type": "choices"}]},
+        ],
+    }
+    (tmp_path / "tasks.json").write_text(json.dumps([task]))
+    assert import_label_studio(decisions, tmp_path / "tasks.json", rest_absent=True) == 3
+    assert decisions.labels().dense()[1].tolist() == [1, -1, -1]
+    assert {d.who for d in decisions.current() if d.row == 1} == {"7"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "JSON"),
+        ("{}", "list"),
+        ("[{}]", "task 1 has no data"),
+        ('[{"data": {"image": "c.jpg"}}]', "no row is named 'c.jpg'"),
+        (
+            '[{"data": {"image": "a/1.jpg"}, "annotations": [{"result": [{"type": "choices", "value": '
+            '{"choices": ["horse"]}}]}]}]',
+            "'horse' is not one of",
+        ),
+    ],
+)
+def test_wrong_imports_record_nothing(decisions, tmp_path, content, message):
+    (tmp_path / "tasks.json").write_text(content)
+    before = len(decisions.since())
+    with pytest.raises(InputError, match=message):
+        import_label_studio(decisions, tmp_path / "tasks.json")
+    assert len(decisions.since()) == before
+
+
+def test_unknown_ending_is_an_error(decisions, tmp_path):
+    with pytest.raises(InputError, match=r"\.xlsx"):
+        export_decisions(decisions, tmp_path / "out.xlsx")
+
+
+def test_configuration_escapes_class_names():
+    assert '<Choice value="&lt;b&gt;&amp;\'"/>' in label_studio_config(SUBJECT.classes)
