@@ -171,6 +171,16 @@ def test_training_on_a_data_set_equals_training_on_its_path(tables, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("option", "hint"),
+    [("epoch", r"; did you mean 'epochs'\?"), ("label_colum", r"; did you mean 'label_column'\?"), ("xyz", r"\.")],
+)
+def test_misspelt_options_of_train_are_named(tmp_path: Path, option: str, hint: str) -> None:
+    with pytest.raises(spml.InputError, match=f"spml.train has no option '{option}'{hint} Options: out, method, "):
+        spml.train("scenes", out=tmp_path / "run", **{option: 3})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
     ("opened", "trained", "expected"), [({}, {}, 64), ({"size": 24}, {}, 24), ({}, {"size": 32}, 32)]
 )
 def test_images_have_the_size_given_or_the_models_own(tmp_path, opened, trained, expected):

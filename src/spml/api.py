@@ -1,5 +1,7 @@
 """The public Python API: train a classifier, load it, predict, embed, recover, report, export and share."""
 
+import difflib
+import inspect
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -11,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.data.dataset import Dataset
+from spml.data.detect import FORMATS, format_options
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.predict.inputs import InputBlock, Inputs, open_inputs
@@ -102,6 +105,7 @@ def train(
     >>> run.training.method, len(run.classes)
     ('auto', 10)
     """
+    _check_options(options)
     if isinstance(data, Dataset) and options:
         raise InputError(f"option {next(iter(options))!r} applies only to a path: pass it to `spml.open_data`")
     report: Callable[[str], None] = print if progress and os.environ.get("RANK", "0") == "0" else lambda text: None
@@ -125,6 +129,18 @@ def train(
         **options,
     )
     return load(out, device=device)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise `InputError` for an option that is neither one of `train` nor one of any data format."""
+    of_data = {"kind", *(name for kind in FORMATS for name in format_options(kind))}
+    of_train = [name for name in inspect.signature(train).parameters if name not in ("data", "options")]
+    for option in sorted(options.keys() - of_data):
+        similar = difflib.get_close_matches(option, [*of_train, *sorted(of_data)], n=1)
+        hint = f"; did you mean {similar[0]!r}?" if similar else "."
+        raise InputError(
+            f"spml.train has no option {option!r}{hint} Options: {', '.join(of_train)}, and those of `spml.open_data`."
+        )
 
 
 def load(path: FilePath, *, device: str = "auto") -> "Run":

@@ -279,7 +279,7 @@ def test_options_are_checked_before_images_are_read(spml, photos, tmp_path):
         ("--head", "foo", "foo"),
         ("--model", "foo", "foo"),
         ("--seed", -1, "seed must be"),
-        ("--learning-rate", -1, "learning_rate must be"),
+        ("--learning-rate", -1, "--learning-rate must be"),
     ):
         code, text = spml("train", data, "--out", tmp_path / "run", "--device", "cpu", option, value)
         assert code == 2
@@ -478,9 +478,9 @@ def test_the_learning_rate_is_used(spml, matrix, tmp_path, given, used):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--seed", -1), "seed must be a whole number from 0"),
+        (("--seed", -1), "spml: --seed must be a whole number from 0"),
         (("--seed", 10**30), "seed must be a whole number from 0"),
-        (("--learning-rate", -5), "learning_rate must be a finite number above 0"),
+        (("--learning-rate", -5), "--learning-rate must be a finite number above 0"),
         (("--device", "foo"), "device must be auto, cpu or cuda, not 'foo'"),
         (("--method", "role", "--k", -1), "must be above 0 and at most 3, the number of classes, not -1.0"),
         (("--method", "role", "--k", 4), "must be above 0 and at most 3, the number of classes, not 4.0"),
@@ -494,6 +494,20 @@ def test_options_out_of_range_raise(spml, matrix, tmp_path, options, sentence):
     assert code == 2
     assert sentence in text
     assert "Traceback" not in text
+
+
+def test_errors_name_options_as_they_are_typed(spml, tmp_path):
+    table = tmp_path / "label_column.csv"
+    table.write_text("a,b\n1,x\n2,y\n")
+    for options, sentence in (
+        (("--label-column", "zz"), f"{table}: no column 'zz'; --label-column must be one of 'a', 'b'."),
+        (("--label-column", "label_column"), "no column 'label_column'; --label-column must be"),
+        (("--label-column", "b", "--class-column", "a"), "--label-column and --class-column are both given"),
+        (("--kind", "x"), "spml: --kind is 'x'"),
+    ):
+        code, text = spml("train", table, "--out", tmp_path / "run", *options)
+        assert code == 2
+        assert sentence in text
 
 
 def test_the_run_folder_is_not_the_data_folder(spml, photos):

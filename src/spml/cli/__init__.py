@@ -4,6 +4,7 @@ No module here imports anything heavy at the top; each command imports what it n
 """
 
 import os
+import re
 import sys
 import warnings
 from typing import Annotated
@@ -77,7 +78,7 @@ def _exit_code() -> int:
             print("Interrupted. Run the same command to resume.", file=sys.stderr)
         return _fail(end.code) if isinstance(end.code, str) else end.code or 0
     except InputError as error:
-        return _fail(str(error))
+        return _fail(_with_option_names(str(error)))
     except OSError as error:
         return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
     except Exception as error:
@@ -85,6 +86,21 @@ def _exit_code() -> int:
             raise
         return _fail("memory ran out: use a smaller --batch-size or --size, or fewer --workers")
     return 0
+
+
+def _with_option_names(message: str) -> str:
+    """Write the options of the command as they are typed: `--label-column` for `label_column`.
+
+    Names of several words are replaced everywhere outside quotes and paths; a name of one word is an ordinary word too,
+    so it is replaced only as the subject of the message ("kind is", "k must", "seed, a number, must").
+    """
+    command = typer.main.get_command(app).commands.get(sys.argv[1])  # type: ignore[attr-defined]
+    for option in command.params if command else ():
+        if option.param_type_name == "option" and option.name:
+            verb = "" if "_" in option.name else "(?= is | must |, )"
+            start = r"(?<![\w./'\"`-])" if "_" in option.name else "^"
+            message = re.sub(rf"{start}{option.name}(?![\w'\"`/-]|\.\w){verb}", option.opts[0], message)
+    return message
 
 
 def _fail(message: str) -> int:

@@ -82,11 +82,8 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
     source = {"path": "scenes" if detected == "scenes" else str(place.resolve())}
     if detected == "table" and place.is_dir():
         place = _only_table(place)
-    form = FORMATS[detected]
-    function: Callable[..., Dataset] = getattr(
-        importlib.import_module(f"spml.data.formats.{form.module}"), form.function
-    )
-    _check_options(detected, function, options)
+    _check_options(detected, options)
+    function = _function(detected)
     dataset = function(**options) if detected == "scenes" else function(place, **options)
     recorded = ({} if kind is None else {"kind": kind}) | _recorded(detected, options)
     return replace(dataset, source=source | {"kind": detected, "options": recorded})
@@ -151,10 +148,23 @@ def _described(kinds: Iterable[str], joint: str = "; ") -> str:
     return joint.join(FORMATS[kind].description for kind in kinds)
 
 
-def _check_options(kind: str, function: Callable[..., Dataset], options: dict[str, Any]) -> None:
+def _function(kind: str) -> Callable[..., Dataset]:
+    module = importlib.import_module(f"spml.data.formats.{FORMATS[kind].module}")
+    function: Callable[..., Dataset] = getattr(module, FORMATS[kind].function)
+    return function
+
+
+def format_options(kind: str) -> list[str]:
+    """The names of the options that `open_data` accepts for a format."""
+    function = _function(kind)
     available = [name for name in inspect.signature(function).parameters if name not in ("path", "options")]
     for shared in get_args(get_type_hints(function).get("options")):  # Unpack[a TypedDict]
         available += shared.__annotations__
+    return available
+
+
+def _check_options(kind: str, options: dict[str, Any]) -> None:
+    available = format_options(kind)
     for option in options:
         if option not in available:
             raise InputError(
