@@ -17,6 +17,7 @@ import spml
 from spml.losses import LOSSES
 from spml.losses.module import settings_of
 from spml.methods import METHODS
+from spml.type_checks import type_name
 from support.pictures import picture
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -158,9 +159,10 @@ def documented_settings(name: str) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if inherited := re.search(r"^Settings of `([\w-]+)`", body, re.MULTILINE):
         settings |= documented_settings(inherited[1])
-    for table in tables(body, "setting", "default", "where"):
-        for setting, default, where in table:
+    for table in tables(body, "setting", "default", "range", "where"):
+        for setting, default, limits, where in table:
             assert where, f"{name}: {setting} has no source"
+            assert limits == type_name(METHODS[name].setting_types()[quoted(setting)])
             settings[quoted(setting)] = ast.literal_eval(quoted(default))
     if not settings:
         assert "\nNo settings.\n" in body, f"{name}: its section has neither settings nor 'No settings.'"

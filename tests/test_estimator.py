@@ -214,7 +214,7 @@ def test_matrix_without_zeros_gives_full_labels(data: Data) -> None:
         ({"method": "lac"}, "'lac' needs the head 'label-wise'"),
         ({"method": "bce"}, "'bce' needs full labels"),
         ({"settings": {"colour": 1}}, "'wan' has no setting 'colour'"),
-        ({"learning_rate": -1.0}, "learning_rate must be a finite number above 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be above 0"),
         ({"validation_fraction": 1.0}, "validation_fraction must be"),
         ({"early_stopping": 2}, "early_stopping needs validation"),
     ],

@@ -1,11 +1,12 @@
-"""Check that values have the types their annotations declare."""
+"""Check that values have the types and lie in the ranges that their annotations declare."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from spml.errors import InputError
 
@@ -15,6 +16,56 @@ _WORDS: dict[Any, str] = {  # the types that can be checked, as an error message
     tuple[float, float]: "a list of two numbers",
 }
 _NUMBERS = {int: numbers.Integral, float: numbers.Real}  # these include NumPy's number types
+_INT64 = 2**63 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The finite numbers between two ends; declared as `Annotated[float, Range(0, 1)]`.
+
+    Parameters
+    ----------
+    low, high : float
+        The ends.
+    ends : {"[]", "[)", "(]", "()"}
+        Whether the ends belong to the range, written as an interval.
+
+    Examples
+    --------
+    >>> share = Range(0, 1, "[)")
+    >>> str(share), 0 in share, 1 in share
+    ('at least 0 and below 1', True, False)
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    ends: str = "[]"
+
+    def __contains__(self, value: float) -> bool:
+        try:
+            finite = math.isfinite(value)
+        except OverflowError:  # a whole number above the largest float
+            return False
+        above = value >= self.low if self.ends[0] == "[" else value > self.low
+        below = value <= self.high if self.ends[1] == "]" else value < self.high
+        return finite and above and below
+
+    def __str__(self) -> str:
+        if self.ends == "[]" and math.isfinite(self.low) and math.isfinite(self.high):
+            return f"between {self.low:,} and {self.high:,}"
+        low = f"{'at least' if self.ends[0] == '[' else 'above'} {self.low:,}" if math.isfinite(self.low) else ""
+        high = f"{'at most' if self.ends[1] == ']' else 'below'} {self.high:,}" if math.isfinite(self.high) else ""
+        return " and ".join(filter(None, (low, high))) or "finite"
+
+
+Real = Annotated[float, Range()]
+NonNegative = Annotated[float, Range(0)]
+Positive = Annotated[float, Range(0, ends="(]")]
+Share = Annotated[float, Range(0, 1)]
+Percentage = Annotated[float, Range(0, 100)]
+Fraction = Annotated[float, Range(0, 1, "[)")]
+Probability = Annotated[float, Range(0, 1, "()")]
+Count = Annotated[int, Range(1, 1_000_000)]
 
 
 def check_type(name: str, value: Any, annotation: Any, none: str = "None") -> None:
@@ -34,25 +85,72 @@ def check_type(name: str, value: Any, annotation: Any, none: str = "None") -> No
     Raises
     ------
     InputError
-        If the value has another type.
+        If the value has another type, or lies outside the range of an `Annotated` type.
 
     Examples
     --------
     >>> check_type("epochs", 10, int)
+    >>> check_type("share", 7, Share | None)
+    Traceback (most recent call last):
+    spml.errors.InputError: share must be between 0 and 1, or None, not 7
     >>> check_type("epochs", 2.5, int | None)
     Traceback (most recent call last):
     spml.errors.InputError: epochs must be a whole number or None, not 2.5
     """
-    options = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    options = _options(annotation)
     words = [none if option is NoneType else _word(option) for option in options]
-    if None not in words and not any(_has_type(value, option) for option in options):
-        raise InputError(f"{name} must be {' or '.join(map(str, words))}, not {value!r}")
+    if None in words:
+        return
+    fitting = [option for option in options if _has_type(value, _plain(option))]
+    if not fitting:
+        raise InputError(f"{name} must be {' or '.join(map(str, words))}, not {_shown(value)}")
+    ranges = [limit for option in fitting if (limit := range_of(option)) is not None]
+    if ranges and not any(value in limit for limit in ranges):
+        finite = "finite and " if isinstance(value, float) and not math.isfinite(value) else ""
+        limits = [f"{finite}{limit}" for limit in ranges] + [none for option in options if option is NoneType]
+        raise InputError(f"{name} must be {', or '.join(limits)}, not {_shown(value)}")
+
+
+def range_of(annotation: Any) -> Range | None:
+    """Return the range that an annotation declares, or None."""
+    metadata = [item for option in _options(annotation) for item in getattr(option, "__metadata__", ())]
+    return next((item for item in metadata if isinstance(item, Range)), None)
+
+
+def type_name(annotation: Any) -> str:
+    """Describe an annotation in words: its range if it declares one, otherwise its type."""
+    limit = range_of(annotation)
+    plain = [_plain(option) for option in _options(annotation)]
+    whole = limit is not None and int in plain
+    words = (
+        [f"a whole number {limit}" if whole else str(limit)]
+        if limit is not None
+        else [_word(option) or getattr(option, "__name__", str(option)) for option in plain if option is not NoneType]
+    )
+    return " or ".join([*words, *(["None"] if NoneType in plain else [])])
+
+
+def _options(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def _plain(annotation: Any) -> Any:
+    """An annotation without its metadata."""
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _shown(value: Any) -> str:
+    """A value as an error message quotes it; long ones are shortened."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _INT64:  # may have too many digits
+        return f"{value:.0e}" if abs(value) < 2**1000 else "a number of that size"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def hints_of(annotated: Any) -> dict[str, Any]:
     """Return the type hints of a class or function, or an empty dictionary if one of them cannot be resolved."""
     try:
-        return get_type_hints(annotated)
+        return get_type_hints(annotated, include_extras=True)
     except NameError:
         return {}
 
@@ -75,17 +173,18 @@ def check_rules(settings: Any, *rules: tuple[str, bool, str], prefix: str = "") 
     """
     for name, holds, demand in rules:
         if not holds:
-            raise InputError(f"{prefix}{name} must {demand}, not {getattr(settings, name)!r}")
+            raise InputError(f"{prefix}{name} must {demand}, not {_shown(getattr(settings, name))}")
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
     """Return a whole number as an int; raise `InputError` if it is something else or below `least`."""
     if not _has_type(value, int) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        raise InputError(f"{name} must be a whole number of at least {least}, not {_shown(value)}")
     return int(value)
 
 
 def _word(annotation: Any) -> str | None:
+    annotation = _plain(annotation)
     if annotation in _WORDS:
         return _WORDS[annotation]
     return f"a {annotation.__name__}" if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) else None

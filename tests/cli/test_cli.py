@@ -147,6 +147,16 @@ loss_method("my-{0}", my_loss, paper="none", summary="A method of a {0}")
 """
 
 
+def test_methods_shows_the_settings_of_one_method(spml):
+    code, text = spml("methods", "em-apl")
+    assert code == 0
+    assert "between 0 and 1" in text
+    assert "warm_up" in text
+    code, text = spml("methods", "emm")
+    assert code == 2
+    assert "No method named 'emm'" in text
+
+
 def test_methods_of_the_user_are_imported(spml, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plugin_file.py").write_text(PLUGIN.format("file"))
@@ -478,13 +488,16 @@ def test_the_learning_rate_is_used(spml, matrix, tmp_path, given, used):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--seed", -1), "spml: --seed must be a whole number from 0"),
-        (("--seed", 10**30), "seed must be a whole number from 0"),
-        (("--learning-rate", -5), "--learning-rate must be a finite number above 0"),
+        (("--seed", -1), "spml: --seed must be between 0 and"),
+        (("--seed", 10**30), "seed must be between 0 and 9,223,372,036,854,775,807, not 1e+30"),
+        (("--learning-rate", -5), "--learning-rate must be above 0"),
         (("--device", "foo"), "device must be auto, cpu or cuda, not 'foo'"),
         (("--method", "role", "--k", -1), "must be above 0 and at most 3, the number of classes, not -1.0"),
         (("--method", "role", "--k", 4), "must be above 0 and at most 3, the number of classes, not 4.0"),
-        (("--method", "em", "--setting", "entropy_weight=nan"), "method 'em': entropy_weight must be finite, not nan"),
+        (
+            ("--method", "em", "--setting", "entropy_weight=nan"),
+            "method 'em': entropy_weight must be finite and at least 0, not nan",
+        ),
         (("--setting", "most=0.1", "--setting", "most=0.2"), "--setting most is given twice"),
         (("--method", "role", "--k", "nan"), "the number of classes, not nan"),
     ],

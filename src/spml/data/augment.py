@@ -26,14 +26,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from spml.errors import InputError
-from spml.type_checks import check_types
+from spml.type_checks import Range, Share, check_types
 
 Kind = Literal["plain", "weak", "strong"]
 
@@ -50,40 +50,33 @@ _GREY = 128
 class ViewSettings:
     """Settings of weak and strong views. Probabilities and shares are between 0 and 1."""
 
-    flip: float = 0.5
+    flip: Share = 0.5
     """Probability of a horizontal flip."""
     crop_scale: tuple[float, float] | None = None
     """Smallest and largest share of the image's area that a random resized crop keeps; None: no crop."""
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """Smallest and largest ratio of width to height of that crop."""
-    randaugment_ops: int = 2
+    randaugment_ops: Annotated[int, Range(0, 100)] = 2
     """Number of RandAugment operations of a strong view."""
-    magnitude: float = 9
+    magnitude: Annotated[float, Range(0, MAX_MAGNITUDE)] = 9
     """Strength of these operations, 0 to 30; see the table in the module's docstring."""
-    cutout: float = 0.5
+    cutout: Share = 0.5
     """Side of Cutout's square as a share of the image's side. Its centre is anywhere in the image. 0: no Cutout."""
-    jitter: float = 0.4
+    jitter: Share = 0.4
     """Brightness, contrast and saturation are multiplied by factors uniform in 1 ± jitter."""
-    grey: float = 0.2
+    grey: Share = 0.2
     """Probability of a grey image."""
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("flip", "cutout", "jitter", "grey"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)!r}: it must be between 0 and 1.")
         if self.crop_scale is not None and not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
             raise InputError(
                 f"crop_scale is {self.crop_scale!r}: it must be two shares above 0 and up to 1, the smaller one first."
             )
-        if not 0 < self.crop_ratio[0] <= self.crop_ratio[1]:
+        if not 0 < self.crop_ratio[0] <= self.crop_ratio[1] < math.inf:
             raise InputError(
                 f"crop_ratio is {self.crop_ratio!r}: it must be two ratios above 0, the smaller one first."
             )
-        if self.randaugment_ops < 0:
-            raise InputError(f"randaugment_ops is {self.randaugment_ops!r}: it must be 0 or more.")
-        if not 0 <= self.magnitude <= MAX_MAGNITUDE:
-            raise InputError(f"magnitude is {self.magnitude!r}: it must be between 0 and {MAX_MAGNITUDE}.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,11 @@ from torch import Tensor
 from spml.errors import InputError
 from spml.losses.names import named
 from spml.losses.terms import constant, in_full_precision, logit, signed_focal_term
+from spml.type_checks import Fraction, NonNegative, Positive, Share
 
 
 @named("focal")
-def focal(logits: Tensor, labels: Tensor, *, focusing: float = 2.0, balance: float | None = None) -> Tensor:
+def focal(logits: Tensor, labels: Tensor, *, focusing: NonNegative = 2.0, balance: Share | None = None) -> Tensor:
     """Focal loss with unknown labels assumed negative (F_AN in the LASD paper, A.2.2).
 
     Parameters
@@ -43,9 +44,9 @@ def asymmetric(
     logits: Tensor,
     labels: Tensor,
     *,
-    positive_focusing: float = 0.0,
-    negative_focusing: float = 4.0,
-    shift: float = 0.05,
+    positive_focusing: NonNegative = 0.0,
+    negative_focusing: NonNegative = 4.0,
+    shift: Fraction = 0.05,
     detach_weight: bool = False,
 ) -> Tensor:
     """ASL, Eq. 3 of the LASD paper: a focal loss with different γ for negatives, and a probability shift m.
@@ -77,9 +78,9 @@ def leveraged_asymmetric(
     logits: Tensor,
     labels: Tensor,
     *,
-    leverage: float = 0.05,
-    positive_focusing: float = 0.0,
-    negative_focusing: float = 4.0,
+    leverage: NonNegative = 0.05,
+    positive_focusing: NonNegative = 0.0,
+    negative_focusing: NonNegative = 4.0,
 ) -> Tensor:
     """LAS, Eq. 5: ASL without shift and with assumed negatives weighted by λ.
 
@@ -114,12 +115,12 @@ def leveraged_asymmetric_with_disambiguation(
     logits: Tensor,
     labels: Tensor,
     *,
-    positive_leverage: float = 0.1,
-    negative_leverage: float | None = None,
-    k: float | None = None,
-    threshold: float = 0.9,
-    positive_focusing: float = 0.0,
-    negative_focusing: float = 4.0,
+    positive_leverage: NonNegative = 0.1,
+    negative_leverage: NonNegative | None = None,
+    k: Positive | None = None,
+    threshold: Share = 0.9,
+    positive_focusing: NonNegative = 0.0,
+    negative_focusing: NonNegative = 4.0,
 ) -> Tensor:
     """LASD, Eq. 6: an unknown label predicted above τ counts as a pseudo-positive, otherwise as a pseudo-negative.
 

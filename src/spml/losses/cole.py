@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spml.losses.names import named
 from spml.losses.terms import constant, in_full_precision, signed_term, soft_term
+from spml.type_checks import NonNegative, Positive, Share
 
 
 @named("bce", "iu", "iun")
@@ -33,7 +34,7 @@ def ignore_unobserved(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @named("bce-ls")
-def smoothed_bce(logits: Tensor, labels: Tensor, *, smoothing: float = 0.1) -> Tensor:
+def smoothed_bce(logits: Tensor, labels: Tensor, *, smoothing: Share = 0.1) -> Tensor:
     """BCE-LS: Eq. 5 with targets 1 - ε/2 and ε/2; unknown labels are ignored.
 
     Parameters
@@ -72,7 +73,7 @@ def assume_negative(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @named("wan")
-def weak_assume_negative(logits: Tensor, labels: Tensor, *, negative_weight: float | None = None) -> Tensor:
+def weak_assume_negative(logits: Tensor, labels: Tensor, *, negative_weight: NonNegative | None = None) -> Tensor:
     """WAN, Sec. 5.1: AN with down-weighted assumed negatives.
 
     Parameters
@@ -94,7 +95,7 @@ def weak_assume_negative(logits: Tensor, labels: Tensor, *, negative_weight: flo
 
 @named("an-ls")
 def smoothed_assume_negative(
-    logits: Tensor, labels: Tensor, *, positive_smoothing: float = 0.1, negative_smoothing: float = 0.1
+    logits: Tensor, labels: Tensor, *, positive_smoothing: Share = 0.1, negative_smoothing: Share = 0.1
 ) -> Tensor:
     """AN-LS, Eq. 9 and Appendix A: AN with targets 1 - ε_p/2 for positives and ε_n/2 for all others.
 
@@ -154,7 +155,7 @@ def expected_positive_regulariser(logits: Tensor, k: float | Tensor) -> Tensor:
 
 @named("epr")
 def expected_positive(
-    logits: Tensor, labels: Tensor, *, k: float, weight: float = 1.0, divide_by_classes: bool = False
+    logits: Tensor, labels: Tensor, *, k: Positive, weight: NonNegative = 1.0, divide_by_classes: bool = False
 ) -> Tensor:
     """EPR, Sec. 5.3: cross-entropy on known labels, plus λ R_k for the batch.
 

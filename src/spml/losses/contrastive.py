@@ -5,11 +5,12 @@ from torch import Tensor
 
 from spml.losses.names import named
 from spml.losses.terms import in_full_precision, logit, signed_term
+from spml.type_checks import Positive, Share
 
 
 @named("plc")
 def pseudo_label_consistency(
-    logits: Tensor, labels: Tensor, weak_logits: Tensor, *, threshold: float = 0.6, include_observed: bool = False
+    logits: Tensor, labels: Tensor, weak_logits: Tensor, *, threshold: Share = 0.6, include_observed: bool = False
 ) -> Tensor:
     """PLC, Eq. 4: confident predictions of the weak view (p ≥ δ or p ≤ 1 - δ) are the targets of the strong view.
 
@@ -69,7 +70,7 @@ def label_aware_consistency(
     anchor_valid: Tensor | None = None,
     key_valid: Tensor | None = None,
     *,
-    temperature: float = 0.5,
+    temperature: Positive = 0.5,
 ) -> Tensor:
     """LAC, Eq. 7: one value per anchor, Σ over keys of the same class of -log ratio.
 

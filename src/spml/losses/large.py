@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spml.losses.names import named
 from spml.losses.terms import in_full_precision, signed_term
+from spml.type_checks import Percentage
 
 
 def large_loss_count(rows: int, classes: int, epoch: int, share: float, cumulative: bool = True) -> int:
@@ -31,7 +32,7 @@ def largest_unknown(entries: Tensor, labels: Tensor, count: int) -> Tensor:
 
 
 @named("ll-r")
-def large_loss_rejection(logits: Tensor, labels: Tensor, epoch: int, *, share: float = 0.2) -> Tensor:
+def large_loss_rejection(logits: Tensor, labels: Tensor, epoch: int, *, share: Percentage = 0.2) -> Tensor:
     """LL-R: AN without the suspected entries of the batch.
 
     Parameters
@@ -54,7 +55,7 @@ def large_loss_rejection(logits: Tensor, labels: Tensor, epoch: int, *, share: f
 
 
 @named("ll-ct")
-def large_loss_temporary_correction(logits: Tensor, labels: Tensor, epoch: int, *, share: float = 0.2) -> Tensor:
+def large_loss_temporary_correction(logits: Tensor, labels: Tensor, epoch: int, *, share: Percentage = 0.2) -> Tensor:
     """LL-Ct: AN with the suspected entries of the batch counted as positives in this step.
 
     Parameters

@@ -1,6 +1,7 @@
 """Robust losses beyond the four papers: SPLC and Hill (Zhang et al. 2021), GR (Chen et al. 2024)."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from spml.losses.terms import (
     signed_focal_term,
     with_slope,
 )
+from spml.type_checks import Count, NonNegative, Positive, Range, Share, check_rules, check_types
 
 
 def _margined(logits: Tensor, labels: Tensor, margin: float) -> Tensor:
@@ -28,11 +30,11 @@ def self_paced_correction(
     labels: Tensor,
     epoch: int,
     *,
-    threshold: float = 0.6,
-    margin: float = 1.0,
-    positive_focusing: float = 2.0,
-    negative_focusing: float = 2.0,
-    first_epoch: int = 2,
+    threshold: Share = 0.6,
+    margin: NonNegative = 1.0,
+    positive_focusing: NonNegative = 2.0,
+    negative_focusing: NonNegative = 2.0,
+    first_epoch: Count = 2,
 ) -> Tensor:
     """SPLC: from the second epoch on, an unknown label predicted above τ counts as a positive.
 
@@ -80,7 +82,12 @@ _hill = with_slope(_hill_value, _hill_slope)
 
 @named("hill")
 def hill(
-    logits: Tensor, labels: Tensor, *, crest: float = 1.5, margin: float = 1.0, positive_focusing: float = 2.0
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    crest: Annotated[float, Range(1)] = 1.5,
+    margin: NonNegative = 1.0,
+    positive_focusing: NonNegative = 2.0,
 ) -> Tensor:
     """Hill: focal loss with a margin on positives, and (λ - p) p² on all others, whose gradient vanishes near p = 1.
 
@@ -121,11 +128,21 @@ class RobustSchedule:
     centre: tuple[float, float] = (0.5, 0.8)
     width: tuple[float, float] = (2.0, 0.5)
 
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("slope", "offset", "centre", "width"):
+            values = getattr(self, name)
+            limit = Range(0, ends="(]") if name == "width" else Range()
+            check_rules(self, (name, all(value in limit for value in values), f"hold numbers {limit}"))
+
     def at(self, progress: float) -> tuple[float, float, float, float]:
         """Return (w, b, μ, σ) at `progress` in [0, 1]."""
         ends = (self.slope, self.offset, self.centre, self.width)
         w, b, mu, sigma = (start + (end - start) * progress for start, end in ends)
         return w, b, mu, sigma
+
+
+_PUBLISHED_SCHEDULE = RobustSchedule()
 
 
 def _belief_and_weight(p: Tensor, slope: float, offset: float, centre: float, width: float) -> tuple[Tensor, Tensor]:
@@ -172,8 +189,8 @@ def generalised_robust(
     progress: float,
     *,
     schedule: RobustSchedule | None = None,
-    positive_power: float = 0.01,
-    negative_power: float = 1.0,
+    positive_power: Positive = 0.01,
+    negative_power: Positive = 1.0,
 ) -> Tensor:
     """GR: an unknown label costs V·[K (1 - p^q2)/q2 + (1 - K)(1 - (1 - p)^q3)/q3].
 
@@ -197,5 +214,5 @@ def generalised_robust(
     Tensor of shape (…, n_rows, n_classes)
     """
     logits = in_full_precision(logits)
-    slope, offset, centre, width = (schedule or RobustSchedule()).at(progress)
+    slope, offset, centre, width = (schedule or _PUBLISHED_SCHEDULE).at(progress)
     return _robust(logits, labels, float(positive_power), float(negative_power), slope, offset, centre, width)

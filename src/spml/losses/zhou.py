@@ -8,10 +8,11 @@ from torch import Tensor
 from spml.losses.cole import smoothed_assume_negative, weak_assume_negative
 from spml.losses.names import named
 from spml.losses.terms import entropy, in_full_precision, signed_term, soft_term
+from spml.type_checks import NonNegative, Share
 
 
 @named("em")
-def entropy_maximisation(logits: Tensor, labels: Tensor, *, entropy_weight: float = 0.2) -> Tensor:
+def entropy_maximisation(logits: Tensor, labels: Tensor, *, entropy_weight: NonNegative = 0.2) -> Tensor:
     """EM, Eq. 3: cross-entropy on known labels, -α H(p) on unknown labels.
 
     Parameters
@@ -32,7 +33,12 @@ def entropy_maximisation(logits: Tensor, labels: Tensor, *, entropy_weight: floa
 
 @named("em-apl")
 def entropy_maximisation_with_soft_labels(
-    logits: Tensor, labels: Tensor, soft_labels: Tensor, *, entropy_weight: float = 0.2, soft_weight: float = 0.02
+    logits: Tensor,
+    labels: Tensor,
+    soft_labels: Tensor,
+    *,
+    entropy_weight: NonNegative = 0.2,
+    soft_weight: NonNegative = 0.02,
 ) -> Tensor:
     """EM+APL, Eq. 8: EM, where an unknown label with a pseudo-label s costs β times the cross-entropy to s.
 
@@ -60,7 +66,7 @@ def entropy_maximisation_with_soft_labels(
 
 
 @named("entmin")
-def entropy_minimisation(logits: Tensor, labels: Tensor, *, entropy_weight: float = 0.01) -> Tensor:
+def entropy_minimisation(logits: Tensor, labels: Tensor, *, entropy_weight: NonNegative = 0.01) -> Tensor:
     """EntMin, Sec. 4.1: cross-entropy on known labels, +α H(p) on unknown labels.
 
     Parameters
@@ -79,7 +85,7 @@ def entropy_minimisation(logits: Tensor, labels: Tensor, *, entropy_weight: floa
 
 
 @named("dw")
-def down_weighted(logits: Tensor, labels: Tensor, *, negative_weight: float = 0.1) -> Tensor:
+def down_weighted(logits: Tensor, labels: Tensor, *, negative_weight: NonNegative = 0.1) -> Tensor:
     """DW, Appendix C: AN with assumed negatives weighted by a tuned constant.
 
     Parameters
@@ -98,7 +104,7 @@ def down_weighted(logits: Tensor, labels: Tensor, *, negative_weight: float = 0.
 
 
 @named("n-ls")
-def negative_smoothed(logits: Tensor, labels: Tensor, *, smoothing: float = 0.3) -> Tensor:
+def negative_smoothed(logits: Tensor, labels: Tensor, *, smoothing: Share = 0.3) -> Tensor:
     """N-LS, Appendix C: AN-LS that smooths only assumed negatives; verified negatives stay hard.
 
     Parameters
@@ -128,7 +134,9 @@ def l2_regulariser(parameters: Iterable[Tensor]) -> Tensor:
 
 
 @named("l1r")
-def l1_regularised(logits: Tensor, labels: Tensor, parameters: Iterable[Tensor], *, weight: float = 1e-6) -> Tensor:
+def l1_regularised(
+    logits: Tensor, labels: Tensor, parameters: Iterable[Tensor], *, weight: NonNegative = 1e-6
+) -> Tensor:
     """L1R: AN plus λ Σ |w|, added once to the mean of the entries.
 
     Parameters
@@ -149,7 +157,9 @@ def l1_regularised(logits: Tensor, labels: Tensor, parameters: Iterable[Tensor],
 
 
 @named("l2r")
-def l2_regularised(logits: Tensor, labels: Tensor, parameters: Iterable[Tensor], *, weight: float = 1e-6) -> Tensor:
+def l2_regularised(
+    logits: Tensor, labels: Tensor, parameters: Iterable[Tensor], *, weight: NonNegative = 1e-6
+) -> Tensor:
     """L2R: AN plus λ Σ w², added once to the mean of the entries.
 
     Parameters

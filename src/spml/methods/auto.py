@@ -25,6 +25,7 @@ from spml.methods.base import (
 )
 from spml.methods.memory import RowMemory
 from spml.methods.registry import loss_method, register
+from spml.type_checks import NonNegative, Share
 
 PAPER = "spml"
 
@@ -51,8 +52,8 @@ class AnnotatorEM(Method):
 
     @dataclass(frozen=True)
     class Settings:
-        row_weight: float = 4.0
-        most: float = 0.2
+        row_weight: NonNegative = 4.0
+        most: NonNegative = 0.2
 
     settings: Settings
 
@@ -98,8 +99,8 @@ class Auto(AnnotatorEM):
 
     @dataclass(frozen=True)
     class Settings(AnnotatorEM.Settings):
-        teacher_share: float = 0.5
-        teacher_from: float = 0.2
+        teacher_share: Share = 0.5
+        teacher_from: Share = 0.2
 
     settings: Settings
     memory: RowMemory | None

@@ -219,13 +219,14 @@ class Method(nn.Module):
     Parameters
     ----------
     **settings
-        Fields of the nested dataclass `Settings` that differ from their defaults.
+        Fields of the nested dataclass `Settings` that differ from their defaults. Declare the range of a setting in its
+        type: `weight: Annotated[float, Range(0, 1)]`, or an alias of `spml.type_checks` such as `Share`.
 
     Raises
     ------
     InputError
-        If a setting is unknown or has the wrong type. `objective` and `loss` raise it if the method was not prepared,
-        or receives fewer views than it needs, instead of computing something less than the method.
+        If a setting is unknown, has the wrong type or lies outside its range. `objective` and `loss` raise it if the
+        method was not prepared, or receives fewer views than it needs.
 
     Examples
     --------

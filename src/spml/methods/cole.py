@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from spml.methods.base import (
 )
 from spml.methods.memory import RowMemory
 from spml.methods.registry import loss_method, register
+from spml.type_checks import NonNegative, Positive, Probability, Range
 
 PAPER = "Cole 2021"
 
@@ -65,11 +66,11 @@ class RoleSettings:
     classifier's; λ = 1.
     """
 
-    k: float | None = None
-    start: float = 0.6
-    observed_start: float = 0.995
-    estimate_rate: float = 10.0
-    regulariser_weight: float = 1.0
+    k: Positive | None = None
+    start: Annotated[float, Range(0.5, 1, "[)")] = 0.6
+    observed_start: Probability = 0.995
+    estimate_rate: NonNegative = 10.0
+    regulariser_weight: NonNegative = 1.0
     divide_by_classes: bool = True  # divide EPR's positive term by L, as in the authors' code
 
 
@@ -137,7 +138,7 @@ class Role(_Role):
 
 @dataclass(frozen=True)
 class FactorisedRoleSettings(RoleSettings):
-    rank: int = 16
+    rank: Annotated[int, Range(1, 65_536)] = 16
 
 
 @register

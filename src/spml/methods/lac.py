@@ -1,7 +1,7 @@
 """Xie et al. 2022, "Label-Aware Global Consistency": PLC on two views, LAC on label-wise embeddings."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from spml.losses import assume_negative
 from spml.losses.contrastive import confident_entries, label_aware_consistency, pseudo_label_consistency
 from spml.methods.base import Batch, Clock, Method, Model, Needs, Problem, mean_row
 from spml.methods.registry import register
+from spml.type_checks import Count, NonNegative, Positive, Range, Share
 
 PAPER = "Xie 2022"
 
@@ -19,8 +20,8 @@ PAPER = "Xie 2022"
 class PlcSettings:
     """Sec. 4.1: λ_PLC = 1; δ = 0.6 as in the authors' code, which also uses observed positives as targets."""
 
-    threshold: float = 0.6
-    consistency_weight: float = 1.0
+    threshold: Share = 0.6
+    consistency_weight: NonNegative = 1.0
     include_observed: bool = True
 
 
@@ -61,13 +62,13 @@ class LacSettings(PlcSettings):
     fixed, so that the host does not wait for the device to count them.
     """
 
-    second_threshold: float = 0.9
-    contrast_weight: float = 1.0
-    temperature: float = 0.5
-    queue: int = 512
-    embedding_width: int = 128
-    first_stage: float = 0.5
-    most_per_row: int = 64
+    second_threshold: Share = 0.9
+    contrast_weight: NonNegative = 1.0
+    temperature: Positive = 0.5
+    queue: Count = 512
+    embedding_width: Annotated[int, Range(1, 65_536)] = 128
+    first_stage: Share = 0.5
+    most_per_row: Count = 64
 
 
 @register

@@ -11,6 +11,7 @@ from spml.losses.terms import in_full_precision, positive_term
 from spml.methods.base import Clock, Method, Problem, mean_entry
 from spml.methods.memory import RowMemory
 from spml.methods.registry import loss_method, register
+from spml.type_checks import Percentage
 
 PAPER = "Kim 2022"
 
@@ -33,7 +34,7 @@ class PermanentCorrection(Method):
 
     @dataclass(frozen=True)
     class Settings:
-        share: float = 0.1
+        share: Percentage = 0.1
 
     settings: Settings
 

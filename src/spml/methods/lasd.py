@@ -13,6 +13,7 @@ from spml.losses.asymmetric import (
 )
 from spml.methods.base import MEAN_OF_ROWS, Batch, Clock, Method, Model, Needs, Problem, mean_row
 from spml.methods.registry import loss_method, register
+from spml.type_checks import NonNegative, Positive, Share
 
 PAPER = "LASD"
 
@@ -35,13 +36,13 @@ class Lasd(Method):
 
     @dataclass(frozen=True)
     class Settings:
-        positive_leverage: float = 0.1
-        negative_leverage: float | None = None
-        k: float | None = None
-        threshold: float = 0.9
-        positive_focusing: float = 0.0
-        negative_focusing: float = 4.0
-        consistency_weight: float = 0.7
+        positive_leverage: NonNegative = 0.1
+        negative_leverage: NonNegative | None = None
+        k: Positive | None = None
+        threshold: Share = 0.9
+        positive_focusing: NonNegative = 0.0
+        negative_focusing: NonNegative = 4.0
+        consistency_weight: NonNegative = 0.7
 
     settings: Settings
 

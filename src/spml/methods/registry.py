@@ -153,7 +153,8 @@ def method(name: str, **settings: Any) -> Method:
     Raises
     ------
     InputError
-        If the name or a setting is unknown, or a value has the wrong type.
+        If the name or a setting is unknown, or a value has the wrong type or is out of range. `spml methods NAME`
+        lists the settings of a method with their ranges.
 
     Examples
     --------

@@ -5,7 +5,7 @@ comparison, and does not claim to reproduce the numbers of LAC's Table 2.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from spml.losses.terms import in_full_precision, signed_term, soft_term
 from spml.methods.base import Batch, Clock, Geometry, Method, Model, Needs, Problem, mean_entry
 from spml.methods.memory import RowMemory
 from spml.methods.registry import register
+from spml.type_checks import Fraction, NonNegative, Range
 
 PAPER = "Verelst 2022"
 
@@ -24,9 +25,9 @@ PAPER = "Verelst 2022"
 class EnSettings:
     """`momentum` of the running average per row, over epochs; `class_momentum` of the one per class, over batches."""
 
-    momentum: float = 0.8
-    class_momentum: float = 0.99
-    consistency_weight: float = 0.0
+    momentum: Fraction = 0.8
+    class_momentum: Fraction = 0.99
+    consistency_weight: NonNegative = 0.0
 
 
 @register
@@ -67,7 +68,7 @@ class ExpectedNegative(Method):
 
 @dataclass(frozen=True)
 class EnClSettings(EnSettings):
-    consistency_weight: float = 0.1
+    consistency_weight: NonNegative = 0.1
 
 
 @register
@@ -83,8 +84,8 @@ class ExpectedNegativeConsistent(ExpectedNegative):
 class EnSclSettings(EnSettings):
     """`map_size`: side of the stored heat maps, in image coordinates, independent of the view."""
 
-    spatial_weight: float = 1.0
-    map_size: int = 10
+    spatial_weight: NonNegative = 1.0
+    map_size: Annotated[int, Range(1, 1000)] = 10
 
 
 @register

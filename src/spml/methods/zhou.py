@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from spml.losses.zhou import (
 from spml.methods.base import MEAN_OF_ENTRIES, Clock, Method, Needs, Problem, mean_entry
 from spml.methods.memory import RowMemory
 from spml.methods.registry import loss_method, register
+from spml.type_checks import NonNegative, Range, Share
 
 PAPER = "Zhou 2022"
 
@@ -49,11 +50,11 @@ class AsymmetricPseudoLabels(Method):
 
     @dataclass(frozen=True)
     class Settings:
-        entropy_weight: float = 0.2
-        soft_weight: float = 0.02
-        proportion: float = 0.9
-        positive_proportion: float = 0.0
-        warm_up: int = 5
+        entropy_weight: NonNegative = 0.2
+        soft_weight: NonNegative = 0.02
+        proportion: Share = 0.9
+        positive_proportion: Share = 0.0
+        warm_up: Annotated[int, Range(0, 1_000_000)] = 5
         hard: bool = False
 
     settings: Settings
@@ -102,7 +103,7 @@ class _Regularised(Method):
 
     @dataclass(frozen=True)
     class Settings:
-        weight: float = 1e-6
+        weight: NonNegative = 1e-6
 
     settings: Settings
 

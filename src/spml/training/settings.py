@@ -3,9 +3,10 @@
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from spml.data.augment import ViewSettings
-from spml.type_checks import check_rules, check_types
+from spml.type_checks import Count, NonNegative, Positive, Probability, Range, check_rules, check_types
 
 _CHOICES = {
     "optimiser": ("adam", "adamw"),
@@ -18,41 +19,35 @@ _CHOICES = {
 class TrainSettings:
     """Settings of the training loop. The defaults follow the fine-tuning protocol of Cole et al. (2021)."""
 
-    epochs: int = 10
-    batch_size: int = 16
-    learning_rate: float = 1e-4
-    head_rate: float = 1.0  # the head's learning rate, as a multiple of the learning rate
+    epochs: Count = 10
+    batch_size: Count = 16
+    learning_rate: Positive = 1e-4
+    head_rate: NonNegative = 1.0  # the head's learning rate, as a multiple of the learning rate
     optimiser: str = "adam"  # adam, adamw
-    weight_decay: float = 0.0
+    weight_decay: NonNegative = 0.0
     schedule: str = "constant"  # constant, cosine, one-cycle
-    warm_up: float = 0.0  # share of all steps in which the rate rises; one-cycle uses 0.2 for 0
-    averaging: float | None = None  # decay of the exponential moving average of the weights
-    accumulate: int = 1  # batches per step of the optimiser
-    clip: float | None = None  # maximum norm of the gradient
+    warm_up: Annotated[float, Range(0, 1, "[)")] = (
+        0.0  # share of all steps in which the rate rises; one-cycle uses 0.2 for 0
+    )
+    averaging: Probability | None = None  # decay of the exponential moving average of the weights
+    accumulate: Count = 1  # batches per step of the optimiser
+    clip: Positive | None = None  # maximum norm of the gradient
     precision: str = "32"  # 32, bf16
-    early_stopping: int | None = None  # stop after this many epochs without improvement; 1 is the first drop
-    seed: int = 0
-    checkpoint_seconds: float = 60.0  # maximum time between checkpoints; there is one after every epoch as well
-    evaluation_batch: int = 256
+    early_stopping: Count | None = None  # stop after this many epochs without improvement; 1 is the first drop
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
+    checkpoint_seconds: NonNegative = 60.0  # maximum time between checkpoints; there is one after every epoch as well
+    evaluation_batch: Count = 256
     accelerate: bool = True  # on a GPU, use the CUDA graphs and kernels of spml.accel
     views: ViewSettings = field(default_factory=ViewSettings)
 
     def __post_init__(self) -> None:
         check_types(self)
-        counts = ("epochs", "batch_size", "accumulate", "evaluation_batch", "early_stopping")
         check_rules(
             self,
             *(
                 (name, getattr(self, name) in allowed, f"be one of {', '.join(allowed)}")
                 for name, allowed in _CHOICES.items()
             ),
-            *((name, getattr(self, name) is None or getattr(self, name) >= 1, "be at least 1") for name in counts),
-            ("learning_rate", 0 < self.learning_rate < math.inf, "be a finite number above 0"),
-            ("averaging", self.averaging is None or 0 < self.averaging < 1, "lie between 0 and 1"),
-            ("warm_up", 0 <= self.warm_up < 1, "be at least 0 and below 1"),
-            ("clip", self.clip is None or self.clip > 0, "be above 0"),
-            ("weight_decay", self.weight_decay >= 0, "be at least 0"),
-            ("seed", 0 <= self.seed < 2**63, "be a whole number from 0 to 2^63 - 1"),
         )
 
     def as_record(self) -> dict[str, object]:
