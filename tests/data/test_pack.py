@@ -117,7 +117,7 @@ def test_missing_files_raise(directory):
     with pytest.raises(InputError, match=r"no \.zip files with images"):
         from_pack(directory, features=False)
     (directory / "features-x.npy").unlink()
-    with pytest.raises(InputError, match=r"no feature matrix \(features\*\.npy\)"):
+    with pytest.raises(InputError, match=r"no feature matrix \(features\*\.npy or features\*\.npz\)"):
         from_pack(directory)
     (directory / "labels.npz").unlink()
     with pytest.raises(InputError, match=r"labels\.npz: no such file"):

@@ -273,7 +273,7 @@ class Runner:
         learned = draw.select(dataset, METHODS[experiment.method].needs.labels)[1]
         drawn = with_drawn_labels(dataset, draw)
         blocks = np.array_split(np.arange(len(dataset)), max(1, len(dataset) // 4096))
-        logits = torch.cat([dataset.store.batch(rows) @ tensors["weight"] + tensors["bias"] for rows in blocks])
+        logits = torch.cat([dataset.tensor_store.batch(rows) @ tensors["weight"] + tensors["bias"] for rows in blocks])
         return RunFolder(
             folder=path.with_suffix(""),
             record={
@@ -323,7 +323,7 @@ def _start_memory_count(dataset: Dataset, device: torch.device) -> int | None:
     """Bytes on the GPU before training, with the images; None without a GPU."""
     if device.type != "cuda":
         return None
-    dataset.store.to_device(device)
+    dataset.tensor_store.to_device(device)
     gc.collect()  # the run before this one refers to itself; it must not be freed during this one
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated()

@@ -9,7 +9,10 @@ EXAMPLE = "spml pack photos/ labels.csv --test 0.25 --out packs/photos"
 
 
 def command(
-    data: Annotated[Path, typer.Argument(help="A folder of images, a table of images, or a .npy feature matrix.")],
+    data: Annotated[
+        Path,
+        typer.Argument(help="A folder of images, a table of images or texts, or a feature matrix (.npy, sparse .npz)."),
+    ],
     labels: Annotated[
         Path, typer.Argument(help="Table (csv, tsv, parquet) of full labels: one 0/1 column per class, or label lists.")
     ],
@@ -18,6 +21,7 @@ def command(
     validation: Annotated[float, typer.Option(help="Share of the other rows used for validation.")] = 0.2,
     seed: Annotated[int, typer.Option(help="Seed of the split and of the single positives.")] = 1200,
     image_column: Annotated[str | None, typer.Option(help="Column of image paths.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Column of texts.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Column of label lists, such as a|b.")] = None,
     class_columns: Annotated[
         list[str] | None, typer.Option("--class-column", help="A 0/1 column of one class. Repeatable.")
@@ -37,6 +41,7 @@ def command(
         validation=validation,
         seed=seed,
         image_column=image_column,
+        text_column=text_column,
         label_column=label_column,
         class_columns=class_columns,
         id_column=id_column,

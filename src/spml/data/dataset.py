@@ -1,4 +1,4 @@
-"""The one data type: rows of images or features, their known labels, and the truth where it exists."""
+"""The one data type: rows of images, features or texts, their known labels, and the truth where it exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from spml.data.stores.decode import FilePath, Policy
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore, OnBadImage
+from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.labels.inputs import row_indices
@@ -24,6 +25,7 @@ from spml.labels.inputs import row_indices
 Int64 = npt.NDArray[np.int64]
 Texts = npt.NDArray[np.str_]
 Float32 = npt.NDArray[np.float32]
+Store: TypeAlias = ImageStore | FeatureStore | TextStore
 
 PHOTO_SIZE = 320
 PARTS = ("train", "validation", "test")
@@ -49,6 +51,7 @@ class ColumnOptions(TypedDict, total=False):
     """The columns of a table; see `from_table`."""
 
     image_column: str | None
+    text_column: str | None
     label_column: str | None
     class_columns: Sequence[str] | None
     id_column: str | None
@@ -120,15 +123,15 @@ class Truth:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """N rows of images or features, their known labels, and a split into train, validation and test.
+    """N rows of images, features or texts, their known labels, and a split into train, validation and test.
 
     `open_data` reads one from any supported format.
 
     Parameters
     ----------
     name : str
-    store : ImageStore or FeatureStore
-        The images or features, one per row.
+    store : ImageStore, FeatureStore or TextStore
+        The images, features or texts, one per row.
     names : array of N str
         A unique name per row: a path relative to the data, or an id.
     labels : Labels
@@ -156,7 +159,7 @@ class Dataset:
     """
 
     name: str
-    store: ImageStore | FeatureStore
+    store: Store
     names: Texts
     labels: Labels
     truth: Truth | None
@@ -188,6 +191,19 @@ class Dataset:
     def classes(self) -> tuple[str, ...]:
         """The names of the L classes."""
         return self.labels.classes
+
+    @property
+    def tensor_store(self) -> ImageStore | FeatureStore:
+        """The store, if its batches are tensors: images or features.
+
+        Raises
+        ------
+        InputError
+            For texts, which must be encoded first.
+        """
+        if isinstance(self.store, TextStore):
+            raise InputError(f"{self.name}: the rows are texts; images or features are needed here.")
+        return self.store
 
     def __len__(self) -> int:
         return len(self.store)
@@ -237,7 +253,7 @@ class Dataset:
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits that differ if anything a training depends on differs.
 
-        They cover names, labels, truth, split and inputs: the bytes of features and of images in memory, the sizes
+        They cover names, labels, truth, split and inputs: the bytes of features, texts and images in memory, the sizes
         of image files, sizes and checksums of images in zip files. Copies of the data in other folders agree.
         """
         return self._fingerprint

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from spml.data.dataset import TABLES, Dataset
+from spml.data.formats.folder import TEXT_SUFFIXES
 from spml.data.formats.voc import voc_root
 from spml.data.stores.decode import SUFFIXES, FilePath
 from spml.errors import InputError
@@ -27,20 +28,21 @@ class Format(NamedTuple):
 
 FORMATS = {
     "scenes": Format("scenes", "scenes", "the word scenes: the built-in scenes of handwritten digits"),
-    "pack": Format("pack", "from_pack", "a pack: a folder with labels.npz and zip files of images or features*.npy"),
+    "pack": Format("pack", "from_pack", "a pack: a folder with labels.npz and images, texts or features"),
     "voc": Format("voc", "from_voc", "PASCAL VOC: a folder with VOCdevkit/VOC2012/ImageSets/Main/train.txt"),
     "voc-annotations": Format("voc", "from_voc_annotations", "a folder with Annotations/*.xml and JPEGImages"),
     "coco": Format("coco", "from_coco", "MS-COCO: a folder with annotations/instances_train2014.json"),
     "nuswide": Format("nuswide", "from_nuswide", "NUS-WIDE: a folder with Groundtruth/TrainTestLabels and ImageList"),
     "cub": Format("cub", "from_cub", "CUB-200-2011: a folder with images.txt and attributes/*_attribute_labels.txt"),
-    "table": Format("table", "from_table", "a table (.csv, .tsv or .parquet), or a folder with one and the images"),
+    "table": Format("table", "from_table", "a table (.csv, .tsv, .parquet), or a folder with one and the images"),
     "coco-json": Format("coco", "from_coco_json", "your own annotations as COCO json: a .json file"),
-    "features": Format("table", "from_features", "a feature matrix (.npy) with labels next to it"),
+    "features": Format("table", "from_features", "a feature matrix (.npy, or sparse .npz) with labels next to it"),
     "folder": Format("folder", "from_folder", "a folder per class: a folder of folders of images"),
+    "texts": Format("folder", "from_text_folder", "a folder per class with texts (.txt)"),
 }
 """By the name that `kind` takes."""
 
-_BY_SUFFIX = {**dict.fromkeys(TABLES, "table"), ".json": "coco-json", ".npy": "features"}
+_BY_SUFFIX = {**dict.fromkeys(TABLES, "table"), ".json": "coco-json", ".npy": "features", ".npz": "features"}
 _SHARD = re.compile(r"[a-z]+-\d{5}-of-\d{5}.*\.parquet")  # as Hugging Face names the parts of a table
 _PATH_OPTIONS = ("cache_path", "features", "image_root", "labels")
 
@@ -56,8 +58,8 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
     kind : str, optional
         The format, a key of `FORMATS`. Detected if not given.
     **options
-        Options of the format's function, such as `size`, `features`, `image_column`, `label_column`, `separator`,
-        `validation_share` or `seed`; for images also those of `ImageStore`, such as `cache_path`.
+        Options of the format's function, such as `size`, `features`, `image_column`, `text_column`, `label_column`,
+        `separator`, `validation_share` or `seed`; for images also those of `ImageStore`, such as `cache_path`.
 
     Returns
     -------
@@ -125,7 +127,21 @@ def _layouts(path: Path) -> dict[str, bool]:
     class_folders = sum(not os.path.exists(os.path.join(entry, "run.json")) for entry in folders)  # not run folders
     # A single folder next to a table holds its images; several may be classes. For loose images `from_folder` raises.
     loose = any(file.suffix.lower() in SUFFIXES for file in path.iterdir())
-    return {"table": has_table, "folder": class_folders > 1 or (not has_table and (class_folders > 0 or loose))}
+    by_class = class_folders > 1 or (not has_table and (class_folders > 0 or loose))
+    texts = by_class and not loose and _holds_texts(path)
+    return {"table": has_table, "folder": by_class and not texts, "texts": texts}
+
+
+def _holds_texts(path: Path) -> bool:
+    """Whether there are text files and no images in the subfolders; the search ends at the first image."""
+    texts = False
+    for place, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        suffixes = {os.path.splitext(name)[1].lower() for name in files}
+        if not suffixes.isdisjoint(SUFFIXES):
+            return False
+        texts |= Path(place) != path and not suffixes.isdisjoint(TEXT_SUFFIXES)
+    return texts
 
 
 def _tables(path: Path) -> list[Path]:

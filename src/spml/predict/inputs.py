@@ -249,7 +249,7 @@ class TableReader:
         self.id = columns.usual("id", names)
         if spec.image_size is None:
             labels = [label_column, *(columns.usual(kind, names) for kind in ("label", "split"))]
-            self.inputs = columns.feature_columns(path, table, [name for name in (self.id, *labels) if name])
+            self.inputs = columns.feature_columns(table, [name for name in (self.id, *labels) if name])
         else:
             embedded = [field.name for field in schema if holds_images(field.type)]
             image = columns.image_column(table, names, embedded)

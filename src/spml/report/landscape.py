@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spml.data.stores.images import ImageStore
+from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import Batch, Clock, Method, Problem, method
@@ -78,6 +79,8 @@ def loss_landscape(
         raise InputError(
             f"the data of {run.name} was moved or changed, so its loss cannot be computed: restore the data"
         )
+    if isinstance(run.store, TextStore):
+        raise InputError(f"{run.name} was trained on texts: a loss landscape needs a network")
     generator = torch.Generator().manual_seed(seed)
     positions = torch.randperm(len(run.train), generator=generator)[:examples].sort().values
     inputs = run.store.batch(run.train[positions.numpy()])

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spml.data.dataset import Store
 from spml.data.detect import open_data
 from spml.data.stores.decode import SUFFIXES
-from spml.data.stores.features import FeatureStore
-from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.models import Classifier, classifier_from_description
@@ -100,8 +99,8 @@ class RunFolder:
         return best_network(self.folder)
 
     @cached_property
-    def store(self) -> ImageStore | FeatureStore | None:
-        """The rows' images or features; None if the data is gone or its rows have changed."""
+    def store(self) -> Store | None:
+        """The rows' images, features or texts; None if the data is gone or its rows have changed."""
         try:
             data = open_data(self.source["path"], **self.source["options"])
         except InputError:

@@ -31,7 +31,8 @@ def finish(run: Trainer, dataset: Dataset, source: dict[str, Any]) -> None:
     processes.synchronise(list(network.state_dict().values()))  # the first process's files may be on another machine
     rows = np.concatenate([dataset.train, dataset.validation, dataset.test])
     precision = run.settings.precision
-    scores = predict(network, dataset.store, rows, device=run.device, precision=precision, processes=processes).cpu()
+    store = dataset.tensor_store
+    scores = predict(network, store, rows, device=run.device, precision=precision, processes=processes).cpu()
     if processes.first:
         probabilities = torch.full((len(dataset), len(dataset.classes)), torch.nan)
         probabilities[torch.from_numpy(rows)] = scores

@@ -86,7 +86,7 @@ def run_experiment(
         dataset.store.to_device(chosen)
     started = time.perf_counter()
     rows, labels = _training_labels(experiment, method, dataset)
-    training, validation = Examples(dataset.store, rows, labels), _validation(experiment, dataset)
+    training, validation = Examples(dataset.tensor_store, rows, labels), _validation(experiment, dataset)
     start = None
     if experiment.linear_init and not (folder / "last.safetensors").exists():  # an interrupted run is past that stage
         assert isinstance(network, Classifier)
@@ -120,15 +120,16 @@ def build_network(experiment: Experiment, method: Method, dataset: Dataset) -> C
     """The untrained network of an experiment; its weights depend on the seed alone."""
     torch.manual_seed(experiment.train.seed)
     classes = len(dataset.classes)
-    if isinstance(dataset.store, ImageStore):
+    store = dataset.tensor_store
+    if isinstance(store, ImageStore):
         head = head_of(experiment, method, dataset)
         settings = {**(method.head_settings if head == method.needs.head else {}), **experiment.head_settings}
-        return build_classifier(experiment.backbone, classes, head, image_size=dataset.store.size, **settings)
+        return build_classifier(experiment.backbone, classes, head, image_size=store.size, **settings)
     if method.needs.head != "linear":
         raise InputError(f"method {method.name!r} needs images: features have no {method.needs.head} head")
     shares = [member.share for member in method.members(classes)] or [1.0]
-    network = FeatureClassifier(dataset.store.dim, classes, shares)
-    network.measure(dataset.store.batch(dataset.train[:MEASURED_ROWS]))
+    network = FeatureClassifier(store.dim, classes, shares)
+    network.measure(store.batch(dataset.train[:MEASURED_ROWS]))
     return network
 
 
@@ -164,7 +165,7 @@ def _validation(experiment: Experiment, dataset: Dataset) -> Examples | None:
     if not len(rows):
         return None
     labels = dataset.full_labels(rows) if experiment.validation == "full" else dataset.labels.subset(rows)
-    return Examples(dataset.store, rows, labels)
+    return Examples(dataset.tensor_store, rows, labels)
 
 
 def _discard_unstarted_run(run: Trainer) -> None:

@@ -1,4 +1,4 @@
-"""The columns of a table: which hold images, labels, ids, the split and features."""
+"""The columns of a table: which hold images, texts, labels, ids, the split and features."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from spml.errors import InputError
 # Usual names, without blanks, case, hyphens and underscores; the first one present is used.
 _USUAL = {
     "image": "image imagepath imagefile imagefilename path filepath file filename img imgpath photo picture uri",
-    "label": "label labels tag tags class classes classname category categories target species",
+    "label": "label labels tag tags class classes classname category categories target species topic topics",
+    "text": "text texts document body content message abstract review comment sentence description utterance",
     "id": "id imageid rowid sampleid uuid key",
     "split": "split subset partition set",
     "index": "index unnamed:0 indexlevel0",
 }
+_MIN_TEXT = 20  # characters: a column whose cells are shorter on average looks like names, not like texts
 
 
 def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
@@ -54,7 +56,7 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             parse = pa.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
             with pa.csv.open_csv(path, parse_options=parse) as start:
                 header = start.schema.names
-            text_columns = [usual(kind, header) for kind in ("image", "label", "id", "split")]
+            text_columns = [usual(kind, header) for kind in ("image", "text", "label", "id", "split")]
             types = {name: pa.string() for name in (*text_columns, *texts) if name}
             convert = pa.csv.ConvertOptions(column_types=types)
             table = pa.csv.read_csv(path, parse_options=parse, convert_options=convert)
@@ -72,7 +74,7 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
     if data:
         raise InputError(f"{path}: the first line contains the image {data[0]!r}: it must contain the column names.")
     if not rows:
-        raise InputError(f"{path}: the table has no rows (its columns: {_listed(names)}).")
+        raise InputError(f"{path}: the table has no rows (its columns: {listed(names)}).")
     for field in table.schema:
         if pa.types.is_binary(field.type):
             raise InputError(f"{path}: column {field.name!r} is not UTF-8 text: save the table as UTF-8.")
@@ -98,10 +100,10 @@ def chosen(path: Path, table: pa.Table, option: str, name: str) -> str:
         return name
     near = difflib.get_close_matches(name, table.column_names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise InputError(f"{path}: no column {name!r}{hint}; {option} must be one of {_listed(table.column_names)}.")
+    raise InputError(f"{path}: no column {name!r}{hint}; {option} must be one of {listed(table.column_names)}.")
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
 
 
@@ -110,8 +112,9 @@ def open_table(
 ) -> tuple[pa.Table, dict[str, str], list[str]]:
     """Read a table and find its columns.
 
-    `given` are the columns of the image, the label, the id and the split that the user chose. Returns the table without
-    columns of image contents; all four columns, as given or guessed, if they exist; and the columns of image contents.
+    `given` are the columns of the image, the text, the label, the id and the split that the user chose. Returns the
+    table without columns of image contents; these columns, as given or guessed, if they exist; and the columns of image
+    contents. A text column is not guessed here (`text_column`).
     """
     named = {kind: name for kind, name in given.items() if name}
     table = read_table(path, texts=list(named.values()))
@@ -124,7 +127,7 @@ def open_table(
     def free() -> list[str]:
         return [name for name in table.column_names if name not in found.values()]
 
-    if images and "image" not in found and (guess := image_column(table, free(), embedded)):
+    if images and "image" not in found and "text" not in found and (guess := image_column(table, free(), embedded)):
         found["image"] = guess
     for kind in ("id", "split", "label"):
         if kind not in found and (guess := usual(kind, free())):
@@ -150,7 +153,7 @@ def guess_labels(path: Path, table: pa.Table, used: Iterable[str], *, binary: bo
     index = usual("index", table.column_names)
     free = [name for name in table.column_names if name not in (*used, index)]
     texts: list[str] = [name for name in free if is_text(table.schema.field(name).type)]
-    classes = [name for name in free if binary and _is_binary(table[name])]
+    classes = [name for name in free if binary and is_binary(table[name])]
     classes = classes if len(classes) > 1 else []
     if len(texts) == 1 and not classes:
         return texts[0]
@@ -158,11 +161,11 @@ def guess_labels(path: Path, table: pa.Table, used: Iterable[str], *, binary: bo
         return classes
     if classes:
         raise InputError(
-            f"{path}: the labels may be in column {texts[0]!r} or in the columns of 0 and 1 ({_listed(classes)}): "
+            f"{path}: the labels may be in column {texts[0]!r} or in the columns of 0 and 1 ({listed(classes)}): "
             "choose with label_column or class_columns."
         )
     raise InputError(
-        f"{path}: none of the columns {_listed(table.column_names)} looks like labels: set label_column, "
+        f"{path}: none of the columns {listed(table.column_names)} looks like labels: set label_column, "
         "or class_columns for several columns of 0 and 1."
     )
 
@@ -190,7 +193,7 @@ def label_matrix(
     return matrix
 
 
-def _is_binary(column: pa.ChunkedArray) -> bool:
+def is_binary(column: pa.ChunkedArray) -> bool:
     """Whether all cells are 0, 1, -1 or empty, and not all of them empty."""
     if pa.types.is_boolean(column.type):
         return True
@@ -212,18 +215,34 @@ def image_column(table: pa.Table, names: list[str], embedded: Sequence[str]) -> 
     return None
 
 
-def feature_columns(path: Path, table: pa.Table, used: Iterable[str]) -> list[str]:
-    """The first column of lists of numbers, else all unused numeric columns."""
+def feature_columns(table: pa.Table, used: Iterable[str]) -> list[str]:
+    """The first column of lists of numbers, else all unused columns of numbers or of true and false."""
     index = usual("index", table.column_names)
     fields = [field for field in table.schema if field.name not in (*used, index)]
     lists = [field.name for field in fields if is_list(field.type) and is_number(field.type.value_type)]
-    numbers = [field.name for field in fields if is_number(field.type)]
-    if not lists[:1] and not numbers:
-        raise InputError(
-            f"{path}: no column contains images (image_column) or numbers (feature_columns); "
-            f"its columns are {_listed(table.column_names)}."
-        )
+    numbers = [field.name for field in fields if is_number(field.type) or pa.types.is_boolean(field.type)]
     return lists[:1] or numbers
+
+
+def free_texts(table: pa.Table, used: Iterable[str]) -> list[str]:
+    """The unused columns of strings."""
+    return [field.name for field in table.schema if field.name not in used and is_text(field.type)]
+
+
+def text_column(table: pa.Table, used: Sequence[str], *, labels_known: bool) -> str | None:
+    """The column of texts, by its name or, if the labels are known, the unused one with the longest texts.
+
+    None if the table has features: an unused column of numbers. Columns of 0 and 1 may be labels that are not known.
+    """
+    features = feature_columns(table, used)
+    if any(labels_known or not is_binary(table[name]) for name in features):
+        return None
+    free = free_texts(table, used)
+    if (guess := usual("text", free)) or not labels_known:
+        return guess
+    lengths = {name: pa.compute.mean(pa.compute.utf8_length(table[name].cast(pa.string()))).as_py() for name in free}
+    longest = max(free, key=lambda name: lengths[name] or 0, default=None)
+    return longest if longest is not None and (lengths[longest] or 0) >= _MIN_TEXT else None
 
 
 def feature_matrix(path: Path, table: pa.Table, names: list[str], first: int = 0) -> npt.NDArray[np.float32]:
@@ -243,8 +262,9 @@ def feature_matrix(path: Path, table: pa.Table, names: list[str], first: int = 0
         return np.array(flat, np.float32).reshape(len(lists), -1)
     matrix = np.empty((table.num_rows, len(names)), np.float32)
     for column, name in enumerate(names):
-        if not is_number(table.schema.field(name).type):
-            raise InputError(f"{path}: column {name!r} holds {table.schema.field(name).type}, not numbers.")
+        kind = table.schema.field(name).type
+        if not (is_number(kind) or pa.types.is_boolean(kind)):
+            raise InputError(f"{path}: column {name!r} holds {kind}, not numbers.")
         matrix[:, column] = table[name].to_numpy()
     return matrix
 

@@ -1,4 +1,4 @@
-"""A folder per class: each subfolder is a class, and its images are positive for it."""
+"""A folder per class: each subfolder is a class, and its images or texts are positive for it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import NamedTuple, Unpack
 
 from spml.data.dataset import Dataset
-from spml.data.formats.user_data import SPLITS, UserOptions, from_images
+from spml.data.formats.user_data import SPLITS, UserOptions, from_images, from_known
 from spml.data.stores.decode import SUFFIXES, FilePath
+from spml.data.stores.texts import TextStore, read_text
 from spml.errors import InputError
 from spml.labels import Labels
 
 _ENDING = 4096
 
 
-class _Image(NamedTuple):
+TEXT_SUFFIXES = (".txt",)
+
+
+class _File(NamedTuple):
     name: str
     """The path relative to the data, with slashes. No Path objects, because there may be millions of images."""
     split: str
@@ -42,51 +46,77 @@ def from_folder(path: FilePath, **options: Unpack[UserOptions]) -> Dataset:
     -------
     Dataset
     """
-    root = Path(path)
+    files, labels, notes, splits = _read(Path(path), "image", SUFFIXES)
+    return from_images(Path(path).resolve().name, files, labels, notes, splits, **options)
+
+
+def from_text_folder(path: FilePath, *, validation_share: float | None = None, seed: int = 1200) -> Dataset:
+    """Open a folder of text files with a subfolder per class.
+
+    Identical files in two class folders become one row with two positives.
+
+    Parameters
+    ----------
+    path : path
+        A folder with `<class>/…/<text>.txt`, or with `train/<class>/…` and optionally `val` and `test`. The texts must
+        be UTF-8.
+    validation_share, seed
+        Share, by default 0, and seed of the rows that become validation if the folder has no split.
+
+    Returns
+    -------
+    Dataset
+    """
+    files, labels, notes, splits = _read(Path(path), "text", TEXT_SUFFIXES)
+    store = TextStore((read_text(Path(file)) for file in files), str(path))
+    name, notes = Path(path).resolve().name, [*notes, *store.notes()]
+    return from_known(name, store, labels, notes, splits, validation_share=validation_share, seed=seed)
+
+
+def _read(root: Path, noun: str, suffixes: tuple[str, ...]) -> tuple[list[str], Labels, list[str], list[str]]:
+    """The files below a folder per class with their labels, notes and the split of each."""
     if not root.is_dir():
         raise InputError(f"{root}: no such folder.")
-    found, left_out = _images(root)
+    found, left_out = _list(root, suffixes)
     if not found:
-        raise InputError(f"{root}: no image ({', '.join(SUFFIXES)}) in this folder or below.")
-    images, classes, notes = _by_class(root, found)
-    known = [[image.label] for image in images]
+        raise InputError(f"{root}: no {noun} ({', '.join(suffixes)}) in this folder or below.")
+    members, classes, notes = _by_class(root, found, noun)
+    known = [[member.label] for member in members]
     copies: set[int] = set()
-    merged = _same_in_several_classes(root, images)
+    merged = _same_in_several_classes(root, members)
     for first, *others in merged:
-        known[first] = sorted({images[row].label for row in (first, *others)})
+        known[first] = sorted({members[row].label for row in (first, *others)})
         copies.update(others)
-    rows = [row for row in range(len(images)) if row not in copies]
-    names = [images[row].name for row in rows]
+    rows = [row for row in range(len(members)) if row not in copies]
+    names = [members[row].name for row in rows]
     labels = Labels.from_lists([known[row] for row in rows], classes, ids=names)
     if merged:
-        example = images[min(merged)[0]].name.rpartition("/")[2]
+        example = members[min(merged)[0]].name.rpartition("/")[2]
         notes.append(
-            f"{len(merged)} images are in more than one class folder: each is one row with all its classes "
+            f"{len(merged)} {noun}s are in more than one class folder: each is one row with all its classes "
             f"(for example {example!r})."
         )
     if left_out:
         notes.append(f"{len(left_out)} hidden or other files were ignored (for example {left_out[0]!r}).")
-    files = [os.path.join(root, name) for name in names]
-    splits = [images[row].split for row in rows]
-    return from_images(root.resolve().name, files, labels, notes, splits, **options)
+    return [os.path.join(root, name) for name in names], labels, notes, [members[row].split for row in rows]
 
 
-def _images(root: Path) -> tuple[list[str], list[str]]:
-    """The names of all images below a folder, sorted, and of all other files."""
+def _list(root: Path, suffixes: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """The names of all files with these suffixes below a folder, sorted, and of all other files."""
 
     def refuse(error: OSError) -> None:
         raise InputError(f"{error.filename}: the folder cannot be read ({error.strerror}).") from error
 
-    images: list[str] = []
+    members: list[str] = []
     others: list[str] = []
     for folder, folders, files in os.walk(root, onerror=refuse, followlinks=True):
         folders[:] = sorted(name for name in folders if not hidden(name) and not _leads_back(folder, name))
         inside = Path(folder).relative_to(root).as_posix()
         before = "" if inside == "." else f"{inside}/"
         for name in sorted(files):
-            is_image = os.path.splitext(name)[1].lower() in SUFFIXES and not hidden(name)
-            (images if is_image else others).append(before + name)
-    return images, others
+            wanted = os.path.splitext(name)[1].lower() in suffixes and not hidden(name)
+            (members if wanted else others).append(before + name)
+    return members, others
 
 
 def _leads_back(folder: str, name: str) -> bool:
@@ -101,32 +131,32 @@ def hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], list[str]]:
-    """The images with split and class, the sorted classes, and notes."""
+def _by_class(root: Path, names: list[str], noun: str) -> tuple[list[_File], list[str], list[str]]:
+    """The files with split and class, the sorted classes, and notes."""
     tops = {name.partition("/")[0] for name in names if "/" in name}
     has_splits = "train" in {SPLITS.get(top.casefold()) for top in tops} and all(
         top.casefold() in SPLITS for top in tops
     )
     depth = 1 if has_splits else 0  # of the class in the path
-    images: list[_Image] = []
+    members: list[_File] = []
     loose: list[str] = []
     for name in names:
         *folders, _ = name.split("/", depth + 1)
         if len(folders) == depth + 1:
             split = SPLITS[folders[0].casefold()] if has_splits else "train"
-            images.append(_Image(name, split, sys.intern(folders[depth])))
+            members.append(_File(name, split, sys.intern(folders[depth])))
         else:
             loose.append(name)
-    if not images:
+    if not members:
         where = "the folders train, val and test contain" if has_splits else "it contains"
         raise InputError(
-            f"{root}: {where} {len(names)} images but no folder per class: put the images of each class in a "
-            "folder with its name, or give a table (csv, parquet) of image paths and labels."
+            f"{root}: {where} {len(names)} {noun}s but no folder per class: put the {noun}s of each class in a "
+            f"folder with its name, or give a table (csv, parquet) of {noun}{' paths' * (noun == 'image')} and labels."
         )
-    classes = {image.label for image in images}
+    classes = {member.label for member in members}
     notes = []
     if loose:
-        notes.append(f"{len(loose)} images are in no class folder and were ignored (for example {loose[0]!r}).")
+        notes.append(f"{len(loose)} {noun}s are in no class folder and were ignored (for example {loose[0]!r}).")
     if has_splits:
         notes.append(f"the folders {', '.join(sorted(tops))} are the split, their subfolders the classes.")
     empty = sorted(
@@ -136,45 +166,45 @@ def _by_class(root: Path, names: list[str]) -> tuple[list[_Image], list[str], li
         if entry.is_dir() and not hidden(entry.name) and entry.name not in classes
     )
     if len(empty) == 1:
-        notes.append(f"the folder {empty[0]!r} contains no image and is not a class.")
+        notes.append(f"the folder {empty[0]!r} contains no {noun} and is not a class.")
     elif empty:
-        notes.append(f"the folders {', '.join(map(repr, empty))} contain no image and are not classes.")
-    return images, sorted(classes), notes
+        notes.append(f"the folders {', '.join(map(repr, empty))} contain no {noun} and are not classes.")
+    return members, sorted(classes), notes
 
 
-def _same_in_several_classes(root: Path, images: list[_Image]) -> list[list[int]]:
+def _same_in_several_classes(root: Path, members: list[_File]) -> list[list[int]]:
     """Groups of rows with identical files in several classes of one split.
 
     Only files that have the same size and last bytes as a file of another class are read completely.
     """
 
-    def length(image: _Image) -> tuple[str, int | str]:
+    def length(member: _File) -> tuple[str, int | str]:
         try:
-            return image.split, os.stat(os.path.join(root, image.name)).st_size
-        except FileNotFoundError:  # a broken link, which reading the images reports or skips
-            return image.split, image.name
+            return member.split, os.stat(os.path.join(root, member.name)).st_size
+        except FileNotFoundError:  # a broken link, which reading the files reports or skips
+            return member.split, member.name
 
-    def ending(image: _Image) -> bytes:
-        with open(os.path.join(root, image.name), "rb", buffering=0) as file:
+    def ending(member: _File) -> bytes:
+        with open(os.path.join(root, member.name), "rb", buffering=0) as file:
             file.seek(-min(_ENDING, file.seek(0, os.SEEK_END)), os.SEEK_END)
             return hashlib.sha256(file.read(_ENDING)).digest()
 
-    def content(image: _Image) -> bytes:
-        with open(os.path.join(root, image.name), "rb") as file:
+    def content(member: _File) -> bytes:
+        with open(os.path.join(root, member.name), "rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
 
-    groups: list[Iterable[int]] = [range(len(images))]
+    groups: list[Iterable[int]] = [range(len(members))]
     try:
         for trait in (length, ending, content):
-            groups = [part for rows in groups for part in _apart(rows, images, trait)]
+            groups = [part for rows in groups for part in _apart(rows, members, trait)]
     except OSError as error:
-        raise InputError(f"{error.filename}: the image cannot be read ({error.strerror}).") from error
+        raise InputError(f"{error.filename}: the file cannot be read ({error.strerror}).") from error
     return [list(rows) for rows in groups]
 
 
-def _apart(rows: Iterable[int], images: list[_Image], trait: Callable[[_Image], Hashable]) -> list[list[int]]:
+def _apart(rows: Iterable[int], members: list[_File], trait: Callable[[_File], Hashable]) -> list[list[int]]:
     """Group rows by a trait, and drop groups of a single class."""
     parts: defaultdict[Hashable, list[int]] = defaultdict(list)
     for row in rows:
-        parts[trait(images[row])].append(row)
-    return [part for part in parts.values() if len({images[row].label for row in part}) > 1]
+        parts[trait(members[row])].append(row)
+    return [part for part in parts.values() if len({members[row].label for row in part}) > 1]

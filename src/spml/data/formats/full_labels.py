@@ -1,4 +1,4 @@
-"""Examples with full labels: images or features, and a table that states every label."""
+"""Examples with full labels: images, texts or features, and a table that states every label."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from spml.data.dataset import PHOTO_SIZE, TABLES, ColumnOptions
+from spml.data.dataset import PHOTO_SIZE, TABLES, ColumnOptions, Store
 from spml.data.formats import columns
 from spml.data.formats.embedded_images import image_sources
 from spml.data.formats.label_cells import texts
-from spml.data.formats.table import image_files, read_splits, same_images
+from spml.data.formats.table import image_files, read_splits, read_texts, same_images
 from spml.data.formats.table_labels import LabelCells, TableLabels, read_labels
-from spml.data.stores.decode import FilePath
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
@@ -24,36 +22,49 @@ from spml.labels import Labels
 
 
 class LabelledExamples(NamedTuple):
-    """Images or features with full labels and, if the table states it, their split."""
+    """Images, texts or features with full labels and, if the table states it, their split."""
 
-    store: ImageStore | FeatureStore
+    store: Store
     truth: Labels
     splits: list[str] | None
 
 
-def read_examples(data: FilePath | npt.NDArray[Any], labels: Path, chosen: ColumnOptions) -> LabelledExamples:
-    """Read images or features and their full labels; `write_pack` describes the arguments."""
+def read_examples(data: Any, labels: Path, chosen: ColumnOptions) -> LabelledExamples:
+    """Read images, texts or features and their full labels; `write_pack` describes the arguments."""
     place = Path(data) if isinstance(data, (str, os.PathLike)) else None
     if place is not None and not place.exists():
         raise InputError(f"{place}: no such file or folder.")
     of_folder = place is not None and place.is_dir()
-    image, label = chosen.get("image_column"), chosen.get("label_column")
+    image, text, label = chosen.get("image_column"), chosen.get("text_column"), chosen.get("label_column")
+    if image and text:
+        raise InputError(f"{labels}: image_column and text_column are both given: use one of them.")
     given = {"label": label, "id": chosen.get("id_column"), "split": chosen.get("split_column")}
-    table, roles, _ = columns.open_table(labels, given | {"image": image if of_folder else None})
+    same = place is not None and not of_folder and place.resolve() == labels.resolve()
+    own_inputs = {"image": image, "text": text} if same else {"image": image if of_folder else None}
+    table, roles, _ = columns.open_table(labels, given | own_inputs)
     cells = LabelCells(label, chosen.get("class_columns"), "negative", chosen.get("separator"))
+    if same and not {"image", "text"} & roles.keys():
+        known = "label" in roles or bool(cells.class_columns)
+        if guess := columns.text_column(table, [*roles.values(), *(cells.class_columns or ())], labels_known=known):
+            roles["text"] = guess
     parsed = read_labels(labels, table, roles.get("label"), cells, roles.values(), binary=True)
     names = texts(table[roles["id"]]) if "id" in roles else [str(row) for row in range(table.num_rows)]
-    store: ImageStore | FeatureStore
+    store: Store
     if place is not None and of_folder:
         store, names = _images(labels, table, roles.get("image"), place)
     elif place is not None and place.suffix.lower() in TABLES:
-        images, found, _ = columns.open_table(place, {"image": image})
-        store, names = _images(place, images, found.get("image"), place.parent)
+        inputs, found, _ = (table, roles, None) if same else columns.open_table(place, {"image": image, "text": text})
+        used = [name for kind, name in found.items() if kind != "text"]
+        column = found.get("text") or columns.text_column(inputs, used, labels_known=True)
+        if "image" in found or column is None:
+            store, names = _images(place, inputs, found.get("image"), place.parent)
+        else:
+            store, _ = read_texts(place, inputs, column)
     else:
         store = FeatureStore(data)
         store.check_finite()
     if len(store) != table.num_rows:
-        raise InputError(f"{labels}: it has {table.num_rows} rows for {len(store)} images or rows of features.")
+        raise InputError(f"{labels}: it has {table.num_rows} rows for {len(store)} images, texts or rows of features.")
     split = roles.get("split")
     splits = read_splits(labels, split, texts(table[split])) if split else None
     return LabelledExamples(store, _full(labels, parsed, names), splits)
@@ -62,7 +73,7 @@ def read_examples(data: FilePath | npt.NDArray[Any], labels: Path, chosen: Colum
 def _images(path: Path, table: pa.Table, column: str | None, root: Path) -> tuple[ImageStore, list[str]]:
     """The images of a table and their names."""
     if column is None:
-        raise InputError(f"{path}: no column contains image paths: set image_column.")
+        raise InputError(f"{path}: no column contains image paths or texts: set image_column or text_column.")
     if column in columns.image_columns(path):
         sources, names = image_sources(columns.shards(path), column, root)
         return ImageStore(sources, PHOTO_SIZE, cache_limit=0), names

@@ -8,16 +8,20 @@ A pack is a folder with
   `largest_share` (N, L; share of the image that the largest box of the class covers, 0 where it is absent).
   A row whose `labels` contradict its `observed` positive counts as not fully labelled: only that positive is known.
 - any number of `*.zip` files with the images. The member of row i is called `image[i]`, with or without a suffix.
-- any number of feature matrices `features*.npy`, (N, D), in the order of the rows.
+- any number of feature matrices, (N, D), in the order of the rows: `features*.npy`, or `features*.npz` for sparse ones
+  written by `scipy.sparse.save_npz`.
+- optionally `texts.jsonl`: a JSON string per row.
 
-Images or features may be absent, not both.
+There is at least one of images, texts and features.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -26,16 +30,18 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.atomic import atomic_path, explain_write_errors
-from spml.data.dataset import PARTS, PHOTO_SIZE, ColumnOptions, Dataset, ImageOptions, Truth
+from spml.data.dataset import PARTS, PHOTO_SIZE, ColumnOptions, Dataset, ImageOptions, Store, Truth
 from spml.data.detect import open_data
 from spml.data.stores.decode import SUFFIXES, FilePath
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
+from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.labels import Labels, simulate, split
 
 Int64 = npt.NDArray[np.int64]
 
+TEXTS = "texts.jsonl"
 _REQUIRED = ("image", "classes", "labels", "observed", *PARTS)
 _RENAMED = {"val": "validation"}  # the name in older packs
 
@@ -50,8 +56,8 @@ def from_pack(
     path : path
         The folder of the pack.
     features : bool or str, optional
-        True takes the only feature matrix of the pack, a file name takes that one, False takes the images. By default
-        images, where there are any.
+        True takes the only feature matrix of the pack, a file name takes that one, False takes the images or texts. By
+        default images or texts, where there are any.
     size : int
         Side of the decoded images, in pixels.
     **options
@@ -64,14 +70,19 @@ def from_pack(
     folder = Path(path)
     arrays = _read_arrays(folder)
     names, classes = (arrays[name].astype(str).tolist() for name in ("image", "classes"))
-    store: ImageStore | FeatureStore
+    store: Store
+    has_images, texts = any(folder.glob("*.zip")), folder / TEXTS
     if features is None:
-        features = not any(folder.glob("*.zip"))
+        features = not has_images and not texts.is_file()
     if features:
         file = _feature_file(folder) if features is True else folder / features
         store = FeatureStore(file)
         if len(store) != len(names):
             raise InputError(f"{file}: it has {len(store)} rows, labels.npz has {len(names)}.")
+    elif not has_images and texts.is_file():
+        store = TextStore(_read_texts(texts), str(texts))
+        if len(store) != len(names):
+            raise InputError(f"{texts}: it has {len(store)} texts, labels.npz has {len(names)} rows.")
     else:
         store = ImageStore(_image_sources(folder, names), size, **options)
     labels = Labels.from_indices(arrays["observed"], classes, ids=names)
@@ -87,7 +98,7 @@ def from_pack(
 
 
 def write_pack(
-    data: FilePath | npt.NDArray[Any],
+    data: Any,
     labels: FilePath,
     out: FilePath,
     *,
@@ -96,16 +107,17 @@ def write_pack(
     seed: int = 1200,
     **columns: Unpack[ColumnOptions],
 ) -> Dataset:
-    """Make a pack, a benchmark data set, from images or features and a table of full labels.
+    """Make a pack, a benchmark data set, from images, texts or features and a table of full labels.
 
     Rows are split at random, and one positive of every training and validation row is kept, drawn uniformly as by Cole
     et al. (2021). The pack is written atomically: if anything fails, `out` does not exist.
 
     Parameters
     ----------
-    data : path or array
-        A folder of images, of which the label table contains the paths; a table with an image per row, in the order of
-        the label table; or a feature matrix in that order, as an array or a .npy file.
+    data : path, array or sparse matrix
+        A folder of images, of which the label table contains the paths; a table with an image or a text per row, in the
+        order of the label table, which may be the same file; or a feature matrix in that order: an array, a sparse
+        matrix, or a .npy or .npz file.
     labels : path
         A CSV or parquet table with a row per example: a column per class (1 present, 0 or -1 absent), or a column with
         all labels of the row, such as ``a|b`` or a list.
@@ -116,9 +128,9 @@ def write_pack(
     seed : int
         Of the split and of the single positives.
     **columns
-        `image_column`, `label_column`, `class_columns`, `id_column`, `split_column` and `separator` of the tables, see
-        `from_table`; guessed by default. If a split column has test rows, it replaces `test`; if it has validation
-        rows, it replaces `validation`.
+        `image_column`, `text_column`, `label_column`, `class_columns`, `id_column`, `split_column` and `separator` of
+        the tables, see `from_table`; guessed by default. If a split column has test rows, it replaces `test`; if it has
+        validation rows, it replaces `validation`.
 
     Returns
     -------
@@ -155,10 +167,10 @@ def write_pack(
         temporary.mkdir()
         if isinstance(examples.store, ImageStore):
             _write_images(temporary / "images.zip", examples.store, arrays["image"].tolist())
-        elif isinstance(data, np.ndarray):
-            np.save(temporary / "features.npy", data)
+        elif isinstance(examples.store, TextStore):
+            _write_texts(temporary / TEXTS, examples.store)
         else:
-            shutil.copyfile(data, temporary / "features.npy")
+            _write_features(temporary, data)
         np.savez(temporary / "labels.npz", **arrays)
     return open_data(folder)
 
@@ -201,6 +213,34 @@ def _write_images(path: Path, store: ImageStore, names: list[str]) -> None:
         for row, name in enumerate(names):
             content, suffix = store.content(row)
             archive.writestr(name if name.lower().endswith(SUFFIXES) else f"{name}{suffix}", content)
+
+
+def _write_texts(path: Path, store: TextStore) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(text) + "\n" for text in store.texts())
+
+
+def _write_features(folder: Path, data: Any) -> None:
+    if isinstance(data, (str, os.PathLike)):
+        shutil.copyfile(data, folder / f"features{Path(data).suffix.lower()}")
+    elif hasattr(data, "tocsr"):
+        from scipy import sparse
+
+        sparse.save_npz(folder / "features.npz", data.tocsr())
+    else:
+        np.save(folder / "features.npy", data)
+
+
+def _read_texts(path: Path) -> Iterator[str]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                text = json.loads(line)
+                if not isinstance(text, str):
+                    raise InputError(f"{path}: line {number} is not a JSON string.")
+                yield text
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: the texts cannot be read ({error}); a pack has a JSON string per line.") from error
 
 
 def _read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
@@ -249,9 +289,9 @@ def _whole_numbers(path: Path, name: str, values: npt.NDArray[Any], low: int, hi
 
 
 def _feature_file(folder: Path) -> Path:
-    found = sorted(folder.glob("features*.npy"))
+    found = sorted([*folder.glob("features*.npy"), *folder.glob("features*.npz")])
     if not found:
-        raise InputError(f"{folder}: no feature matrix (features*.npy) in this pack.")
+        raise InputError(f"{folder}: no feature matrix (features*.npy or features*.npz) in this pack.")
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
         raise InputError(f"{folder}: several feature files; choose one with features: {names}.")

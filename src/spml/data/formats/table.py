@@ -1,4 +1,4 @@
-"""Tables with a row per image or feature vector, and feature matrices with labels next to them."""
+"""Tables with a row per image, text or feature vector, and feature matrices with labels next to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Unpack
 import numpy as np
 import pyarrow as pa
 
-from spml.data.dataset import PHOTO_SIZE, TABLES, Dataset, ImageOptions, read_lines
+from spml.data.dataset import PHOTO_SIZE, TABLES, Dataset, ImageOptions, Store, read_lines
 from spml.data.formats import columns
 from spml.data.formats.embedded_images import image_sources
 from spml.data.formats.label_cells import texts
@@ -19,6 +19,7 @@ from spml.data.formats.user_data import SPLITS, from_known
 from spml.data.stores.decode import FilePath
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
+from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.labels import Labels
 
@@ -29,6 +30,7 @@ def from_table(
     path: FilePath,
     *,
     image_column: str | None = None,
+    text_column: str | None = None,
     label_column: str | None = None,
     class_columns: Sequence[str] | None = None,
     zeros: Zeros = "unknown",
@@ -38,11 +40,11 @@ def from_table(
     image_root: FilePath | None = None,
     separator: str | None = None,
     size: int = PHOTO_SIZE,
-    validation_share: float = 0.2,
+    validation_share: float | None = None,
     seed: int = 1200,
     **options: Unpack[ImageOptions],
 ) -> Dataset:
-    """Open a CSV or parquet table with a row per image or feature vector.
+    """Open a CSV or parquet table with a row per image, text or feature vector.
 
     Columns that are not given are guessed from their names and content; the notes report which. An image that occurs
     in several rows becomes one row with all their labels.
@@ -55,6 +57,9 @@ def from_table(
     image_column : str, optional
         Column of image paths; of a parquet file also of image contents, as bytes or as Hugging Face's struct of
         `bytes` and `path`. Images are read when they are needed.
+    text_column : str, optional
+        In place of images: column of texts. By default, if the table has neither images nor columns of numbers, a
+        column with a usual name such as `text`, or else the one with the longest texts.
     label_column : str, optional
         Column with a label, or a list of labels, per row.
     class_columns : sequence of str, optional
@@ -63,11 +68,11 @@ def from_table(
         What 0 means in `class_columns`. By default unknown: with one label per row, 0 only says that nobody chose the
         class. Empty cells are always unknown.
     feature_columns : sequence of str, optional
-        In place of images: columns of numbers, or one of lists. By default all unused columns of numbers.
+        In place of images: columns of numbers or of true and false, or one of lists. By default all unused ones.
     id_column : str, optional
         Column of unique row names.
     split_column : str, optional
-        Column of train, validation or test. Without it, a share of the labelled rows becomes validation.
+        Column of train, validation or test.
     image_root : path, optional
         Where image paths start. By default the folder of the table.
     separator : str, optional
@@ -75,7 +80,8 @@ def from_table(
     size : int
         Side of the decoded images, in pixels.
     validation_share, seed
-        Of the rows that become validation.
+        Share and seed of the labelled rows that become validation, if the table has no split: by default 0.2 of images
+        and 0 of features and texts.
     **options
         Options of `ImageStore`.
 
@@ -84,21 +90,42 @@ def from_table(
     Dataset
     """
     file = Path(path)
-    if image_column and feature_columns:
-        raise InputError(f"{file}: image_column and feature_columns are both given: use one of them.")
-    given = {"image": image_column, "label": label_column, "id": id_column, "split": split_column}
+    inputs_given = {"image_column": image_column, "text_column": text_column, "feature_columns": feature_columns}
+    both = [option for option, value in inputs_given.items() if value]
+    if len(both) > 1:
+        raise InputError(f"{file}: {both[0]} and {both[1]} are both given: use one of them.")
+    given = {
+        "image": image_column,
+        "text": text_column,
+        "label": label_column,
+        "id": id_column,
+        "split": split_column,
+    }
     table, roles, embedded = columns.open_table(file, given, images=not feature_columns)
-    image, ids, split = (roles.get(kind) for kind in ("image", "id", "split"))
     label_cells = LabelCells(label_column, class_columns, zeros, separator)
+    if not feature_columns and "image" not in roles and "text" not in roles:
+        labels_known = "label" in roles or bool(class_columns)
+        guess = columns.text_column(table, [*roles.values(), *(class_columns or ())], labels_known=labels_known)
+        if guess is not None:
+            roles["text"] = guess
+    image, text, ids, split = (roles.get(kind) for kind in ("image", "text", "id", "split"))
     used = [*roles.values(), *(feature_columns or ())]
-    labels = read_labels(file, table, roles.get("label"), label_cells, used, binary=bool(image or feature_columns))
+    binary = bool(image or text or feature_columns)
+    labels = read_labels(file, table, roles.get("label"), label_cells, used, binary=binary)
     splits = read_splits(file, split, texts(table[split])) if split else ["train"] * table.num_rows
     notes = labels.notes
     root = Path(image_root) if image_root is not None else columns.shards(file)[0].parent
     names = texts(table[ids]) if ids else None
-    store: ImageStore | FeatureStore
-    if image is None:
-        store, inputs = _features(file, table, feature_columns, (*roles.values(), *labels.columns))
+    store: Store
+    if text is not None:
+        store, inputs = read_texts(file, table, text)
+        names = names or [str(row) for row in range(table.num_rows)]
+        notes += store.notes()
+    elif image is None:
+        taken = (*roles.values(), *labels.columns)
+        store, inputs = _features(file, table, feature_columns, taken)
+        if not feature_columns and (unused := columns.usual("text", columns.free_texts(table, taken))):
+            notes.append(f"column {unused!r} is not used: to train on texts in place of numbers, set text_column.")
         names = names or [str(row) for row in range(table.num_rows)]
     elif image in embedded:
         sources, paths = image_sources(columns.shards(file), image, root)
@@ -124,9 +151,22 @@ def _features(
 ) -> tuple[FeatureStore, str]:
     """The features of a table, and where they come from."""
     names = [columns.chosen(path, table, "feature_columns", name) for name in chosen or ()]
-    names = names or columns.feature_columns(path, table, used)
-    store = FeatureStore(columns.feature_matrix(path, table, names))
+    names = names or columns.feature_columns(table, used)
+    if not names:
+        raise InputError(
+            f"{path}: no column contains images (image_column), texts (text_column) or numbers (feature_columns); "
+            f"its columns are {columns.listed(table.column_names)}."
+        )
+    store = FeatureStore(columns.feature_matrix(path, table, names), names)
     return store, f"{store.dim} features from {names[0]!r}" + (f" to {names[-1]!r}" if len(names) > 1 else "")
+
+
+def read_texts(path: Path, table: pa.Table, column: str) -> tuple[TextStore, str]:
+    """The texts of a table, and where they come from."""
+    kind = table.schema.field(column).type
+    if not columns.is_text(kind):
+        raise InputError(f"{path}: column {column!r} holds {kind}, not texts: choose another text_column.")
+    return TextStore(table[column].to_pylist(), f"{path}, column {column!r}"), f"texts from {column!r}"
 
 
 def _repeated(names: list[str], groups: list[list[int]]) -> list[str]:
@@ -148,15 +188,15 @@ def from_features(
     class_columns: Sequence[str] | None = None,
     zeros: Zeros = "unknown",
     separator: str | None = None,
-    validation_share: float = 0.2,
+    validation_share: float | None = None,
     seed: int = 1200,
 ) -> Dataset:
-    """Open a feature matrix, which stays on disk, with labels in the same order.
+    """Open a feature matrix with labels in the same order.
 
     Parameters
     ----------
     path : path
-        A .npy file of shape (N, D).
+        A .npy file of shape (N, D), which stays on disk, or a sparse matrix written by `scipy.sparse.save_npz`.
     labels : path, optional
         A .npy file of class numbers (-1: no label) or of a matrix (see `Labels.from_any`), or a table with a column
         of labels or a column per class. By default <name>-labels.npy, labels.npy, <name>.csv or labels.csv in the same
@@ -166,7 +206,7 @@ def from_features(
     label_column, class_columns, zeros, separator
         Of a table, see `from_table`.
     validation_share, seed
-        Of the rows that become validation.
+        Share, by default 0, and seed of the labelled rows that become validation.
 
     Returns
     -------

@@ -9,8 +9,7 @@ from typing import Unpack
 
 import numpy as np
 
-from spml.data.dataset import PARTS, PHOTO_SIZE, Dataset, ImageOptions, Int64
-from spml.data.stores.features import FeatureStore
+from spml.data.dataset import PARTS, PHOTO_SIZE, Dataset, ImageOptions, Int64, Store
 from spml.data.stores.image_sources import Source
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
@@ -24,6 +23,9 @@ SPLITS = {
 """Usual names of the parts of a split (lower case)."""
 
 
+VALIDATION_SHARE = 0.2
+"""Of images. Features and texts need no validation rows: what is chosen there is chosen by cross-validation."""
+
 ANNOTATED = "annotated classes are positive; all others are unknown."
 
 
@@ -32,7 +34,7 @@ class UserOptions(ImageOptions, total=False):
 
     size: int
     """Side of the decoded images in pixels, by default 320."""
-    validation_share: float
+    validation_share: float | None
     """Share of the labelled rows that become validation if the data has no split, by default 0.2."""
     seed: int
     """Of that choice, by default 1200."""
@@ -46,7 +48,7 @@ def from_images(
     splits: Sequence[str] | None = None,
     *,
     size: int = PHOTO_SIZE,
-    validation_share: float = 0.2,
+    validation_share: float | None = None,
     seed: int = 1200,
     **options: Unpack[ImageOptions],
 ) -> Dataset:
@@ -57,24 +59,26 @@ def from_images(
 
 def from_known(
     name: str,
-    store: ImageStore | FeatureStore,
+    store: Store,
     labels: Labels,
     notes: Iterable[str],
     splits: Sequence[str] | None = None,
     *,
-    validation_share: float,
+    validation_share: float | None,
     seed: int,
 ) -> Dataset:
     """A data set of labels with ids and a split per row: train, validation or test; by default train.
 
-    If no row is for validation, `carve` chooses some of the training rows.
+    If no row is for validation, `carve` chooses some of the training rows: by default a fifth of images, and none of
+    features and texts.
     """
     assert labels.ids is not None
     train, validation, test = (np.flatnonzero(np.array(splits or ["train"] * len(labels)) == part) for part in PARTS)
     if not len(train):
         raise InputError(f"{name}: no training rows.")
-    if not len(validation):
-        train, validation = carve(labels, train, share=validation_share, seed=seed)
+    share = VALIDATION_SHARE if validation_share is None else validation_share
+    if not len(validation) and share:
+        train, validation = carve(labels, train, share=share, seed=seed)
     return Dataset(name, store, labels.ids, labels, None, train, validation, test, (*notes, *class_notes(labels)))
 
 

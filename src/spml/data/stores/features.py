@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from spml.data.stores.free_memory import free_device_memory
+from spml.data.stores.sparse_files import read_sparse
 from spml.data.stores.windows import MappedPages, windows_of
 from spml.errors import InputError
 from spml.labels.inputs import row_indices
@@ -25,9 +27,12 @@ class FeatureStore:
 
     Parameters
     ----------
-    values : array, tensor, scipy sparse matrix or path of a .npy file, shape (N, dim)
-        Any real type. Arrays are not copied. Files are mapped, so they may be larger than memory; the rows of files
-        of more than 1 GiB are shuffled within windows (see `order`). Batches of sparse matrices are dense.
+    values : array, tensor, scipy sparse matrix or path, shape (N, dim)
+        Any real type. Arrays are not copied. A .npy file is mapped, so it may be larger than memory; the rows of files
+        of more than 1 GiB are shuffled within windows (see `order`). A .npz file holds a sparse matrix of SciPy, which
+        is read into memory. Batches of sparse matrices are dense.
+    columns : sequence of str, optional
+        The names of the features, where a table has them.
 
     Raises
     ------
@@ -44,11 +49,12 @@ class FeatureStore:
             [1., 0., 0.]])
     """
 
-    def __init__(self, values: Any) -> None:
-        self._name = "the features"
+    def __init__(self, values: Any, columns: Sequence[str] = ()) -> None:
+        self._name, self.columns = "the features", tuple(columns)
         if isinstance(values, (str, os.PathLike)):
             self._name = os.fspath(values)
-            values = _mapped(self._name)
+            sparse = self._name.lower().endswith(".npz")
+            values = read_sparse(Path(values)) if sparse else _mapped(self._name)
         self._tensor: torch.Tensor | None = None
         self._array: Any = None  # numpy or scipy CSR
         if isinstance(values, torch.Tensor):
@@ -68,7 +74,7 @@ class FeatureStore:
         if len(source.shape) != 2:
             raise InputError(f"{self._name}: features must be a matrix, not of shape {tuple(source.shape)}.")
         self._shape: tuple[int, int] = (int(source.shape[0]), int(source.shape[1]))
-        mapped = self._name != "the features"
+        mapped = self._name != "the features" and not self._sparse
         self._pages = MappedPages(self._array) if mapped else None
         self._windows = windows_of(self._array) if mapped else None
 
@@ -138,8 +144,13 @@ class FeatureStore:
         return bool((block.view(np.uint16) & 0x7C00).max(initial=0) < 0x7C00)
 
     def fingerprint(self) -> str:
-        """A digest of all features as float32, so that it does not depend on where and how they are stored."""
+        """A digest of all features as float32, which does not depend on where and in which type they are stored.
+
+        Sparse and dense copies of a matrix differ.
+        """
         digest, every, size = hashlib.sha256(repr(self._shape).encode()), np.arange(len(self)), self._block
+        if self._sparse:  # its zeros would take minutes
+            return _sparse_digest(self._array)
         for number in self.reading(every, size):
             block = self._dense(every[number * size : (number + 1) * size]).cpu().numpy()
             digest.update(zlib.crc32(block.data).to_bytes(4, "little"))  # twice as fast as SHA-256 over all bytes
@@ -271,6 +282,16 @@ class FeatureStore:
             return torch.from_numpy(part).float()
         with np.errstate(over="ignore"):  # check_finite reports what float32 cannot hold
             return torch.from_numpy(np.ascontiguousarray(part, dtype=np.float32))
+
+
+def _sparse_digest(matrix: Any) -> str:
+    plain = matrix.astype(np.float32)  # a copy
+    plain.sum_duplicates()
+    plain.eliminate_zeros()
+    digest = hashlib.sha256(repr(plain.shape).encode())
+    for part in (plain.indptr.astype(np.int64), plain.indices.astype(np.int64), plain.data):
+        digest.update(part.tobytes())
+    return digest.hexdigest()
 
 
 def first_not_finite(block: torch.Tensor) -> tuple[int, int] | None:
