@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from spml.errors import InputError
 UInt8 = npt.NDArray[np.uint8]
 FilePath = str | os.PathLike[str]
 Policy = Literal["squash", "crop"]
+_Result = TypeVar("_Result")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff")
 """Suffixes of the files that `decode` reads (lower case)."""
@@ -90,12 +92,26 @@ def decode(
 
 def decode_image(source: FilePath | bytes | Image.Image, size: int, policy: Policy, max_pixels: int) -> UInt8:
     """`decode` of checked settings; raises `UnreadableImage`."""
+    return _converted(source, max_pixels, lambda image: _square(image, size, policy))
+
+
+def decode_whole(source: FilePath | bytes, longest: int, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """An image in RGB, upright, in its own shape and with at most `longest` pixels per side.
+
+    Raises `UnreadableImage`.
+    """
+    return _converted(source, max_pixels, lambda image: _fitted(image, longest))
+
+
+def _converted(
+    source: FilePath | bytes | Image.Image, max_pixels: int, convert: Callable[[Image.Image], _Result]
+) -> _Result:
     try:
         if isinstance(source, Image.Image):
             unread = getattr(source, "tile", None) and source.tell() == 0  # not yet decoded, and at its first frame
             file: FilePath | bytes = getattr(source, "filename", "") if unread else ""
             if not file:
-                return _square(source.copy(), size, policy)  # `draft` would change the image of the caller
+                return convert(source.copy())  # `draft` would change the image of the caller
         else:
             file = source
         with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=_FORMATS) as image:
@@ -104,7 +120,7 @@ def decode_image(source: FilePath | bytes | Image.Image, size: int, policy: Poli
                     f"it has {image.width}×{image.height} = {image.width * image.height} pixels, over the limit of "
                     f"{max_pixels} (max_pixels)"
                 )
-            return _square(image, size, policy)
+            return convert(image)
     except (UnreadableImage, MemoryError):
         raise
     except FileNotFoundError as error:
@@ -137,6 +153,13 @@ def _square(image: Image.Image, size: int, policy: Policy) -> UInt8:
         box = ((width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2)
     small = image.resize((size, size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
     return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
+
+
+def _fitted(image: Image.Image, longest: int) -> Image.Image:
+    image.draft(None, (2 * longest, 2 * longest))
+    image = _rgb(_upright(image))
+    image.thumbnail((longest, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    return image
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 
 from spml.data.stores.decode import (
     MAX_PIXELS,
@@ -24,6 +25,7 @@ from spml.data.stores.decode import (
     UnreadableImage,
     check_size_and_policy,
     decode_image,
+    decode_whole,
     image_suffix,
 )
 from spml.data.stores.free_memory import free_device_memory, free_memory
@@ -190,6 +192,17 @@ class ImageStore:
             return content, image_suffix(content)
 
         return self._readable(row, read)
+
+    def whole(self, row: int, longest: int) -> Image.Image:
+        """The image of a row for a person: upright, in its own shape, with at most `longest` pixels per side."""
+        if self._from_array or self._device_pixels is not None:
+            image = Image.fromarray(self.batch([row])[0].permute(1, 2, 0).cpu().numpy())
+            image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+            return image
+        read = self._sources.read
+        return self._readable(
+            row, lambda row: decode_whole(read(row, limit=4 * self._max_pixels), longest, self._max_pixels)
+        )
 
     def fingerprint(self) -> str:
         """A digest of the images: sizes of files, sizes and checksums of zip members, bytes of arrays.

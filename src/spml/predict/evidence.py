@@ -1,0 +1,41 @@
+"""Which regions of an image support a label."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import interpolate
+
+from spml.models import Classifier
+
+UInt8 = npt.NDArray[np.uint8]
+
+
+def evidence(network: Classifier, image: UInt8, labels: Sequence[int]) -> list[torch.Tensor] | None:
+    """How much each position (h, w) of the feature map raises a label's logit: Σ_c feature · gradient.
+
+    For a linear head these are class activation maps. The median is subtracted, because a bias can support a label
+    that every position speaks against. None if the features have no spatial dimensions.
+    """
+    with torch.no_grad():
+        features = network.feature_map(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))[None])
+    if features.ndim != 4:
+        return None
+    features.requires_grad_(True)
+    logits = network.head(features).logits[0]
+    gradients = [torch.autograd.grad(logits[label], features, retain_graph=True)[0] for label in labels]
+    maps = [(features * gradient).detach()[0].sum(0) for gradient in gradients]
+    return [(map_ - map_.median()).relu() for map_ in maps]
+
+
+def highlight(image: UInt8, weights: torch.Tensor) -> UInt8:
+    """The image in dark grey, with its own colours and a warm glow where the weights (h, w) are high."""
+    height, width, _ = image.shape
+    weights = weights.float().clamp(min=0)
+    large = interpolate(weights[None, None], (height, width), mode="bicubic", align_corners=False)[0, 0]
+    glow = (large / large.max().clamp(min=1e-12)).clamp(0, 1).numpy()[..., None]
+    grey = image.mean(axis=2, keepdims=True).repeat(3, axis=2) * 0.5
+    warm = 0.7 * image + 0.3 * np.array([255.0, 150.0, 30.0])
+    mixed: UInt8 = np.clip(grey * (1 - glow) + warm * glow, 0, 255).astype(np.uint8)
+    return mixed
