@@ -1,10 +1,6 @@
 """Export a trained classifier to ONNX: from pixels or features to calibrated probabilities (extra `export`)."""
 
 import json
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +13,7 @@ import spml
 from spml.atomic import atomic_path
 from spml.errors import InputError
 from spml.models.feature_classifier import FeatureClassifier
+from spml.models.quiet_export import quiet_export
 from spml.predict.inputs import InputBlock
 from spml.predict.predictor import Float32, Predictor
 
@@ -49,7 +46,7 @@ def export_onnx(predictor: Predictor, path: Path) -> None:
     graph = _CalibratedNetwork(predictor).eval()
     name, example = _example(predictor)
     batch = {0: torch.export.Dim("batch")}
-    with _quiet():
+    with quiet_export():
         program = torch.onnx.export(
             graph,
             (example,),
@@ -127,19 +124,6 @@ def _metadata(predictor: Predictor) -> dict[str, str]:
         "image_size": json.dumps(predictor.spec.image_size),
         "spml_version": spml.__version__,
     }
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporter's messages about progress and deprecations."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
 
 
 def _packages() -> tuple[Any, Any]:

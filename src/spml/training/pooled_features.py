@@ -14,7 +14,10 @@ from torch import Tensor
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.models import Classifier
+from spml.models.frozen import FrozenFeatures
 from spml.training.examples import Store, batch_numbers, filled, read_rows
+
+FEWEST_ROWS = 256  # for fewer rows, preparing a faster copy of the backbone on a CPU takes longer than it saves
 
 
 @torch.no_grad()
@@ -62,6 +65,8 @@ def pooled_features(
     classifier.to(device).eval()
     target = torch.device(device)
     matrix: npt.NDArray[Any] | None = None
+    fast = target.type == "cpu" and precision == "32" and len(rows) >= FEWEST_ROWS
+    features = FrozenFeatures(classifier) if fast else classifier.features
     numbers, batches = batch_numbers(store, rows, batch_size), math.ceil(len(rows) / batch_size)
     for number in numbers if progress is None else track(numbers, progress, batches):
         start = number * batch_size
@@ -71,7 +76,7 @@ def pooled_features(
             if matrix is None and len(zooms) > 1:
                 some = images if target.type == "cuda" else images[:1]  # another batch size makes cuDNN search again
                 zooms = zooms if _supports(classifier, some, zooms) else (1.0,)
-            each = [classifier.features(_zoomed(images, zoom)).float() for zoom in zooms]
+            each = [features(_zoomed(images, zoom)).float() for zoom in zooms]
         pooled = (sum(each[1:], each[0]) / len(each))[: len(chunk)].cpu().numpy()
         if matrix is None:
             matrix = np.empty((len(rows), pooled.shape[1]), dtype)
