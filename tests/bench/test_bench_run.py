@@ -316,6 +316,13 @@ def test_references_are_left_out_without_full_labels(spml, tmp_path, protocol):
         (["lasd", "--data", "voc12=PACK", "--seeds", "a", "--dry-run"], "not a list of whole numbers"),
         (["lasd", "--data", "voc12=PACK", "--search", "luck", "--dry-run"], "must be one of published, grid"),
         (["lasd", "--data", "voc12=PACK", "--features", "--dry-run"], "trains networks on images"),
+        (["lasd", "--data", "voc12=PACK", "--head", "hat", "--dry-run"], "--head hat: no such head"),
+        (["features", "--data", "voc12=PACK", "--head", "own", "--dry-run"], "on features every head is linear"),
+        (["backbones", "--data", "voc12=PACK", "--head", "own", "--dry-run"], "A study can vary the head itself"),
+        (
+            ["lasd", "--data", "voc12=PACK", "--methods", "boostlu", "--head", "attention", "--dry-run"],
+            "nothing is left",
+        ),
         (["cole2021-linear", "--data", "voc12=PACK", "--methods", "lac", "--dry-run"], "not available for features"),
         (["lasd", "--data", "voc12=PACK", "--trials", "5", "--dry-run"], "--trials works only with --search optuna"),
         (["lasd", "--data", "voc12=PACK", "--storage", "sqlite:///a", "--dry-run"], "works only with --search optuna"),
@@ -544,3 +551,25 @@ def test_estimate_of_gpu_hours(spml, tmp_path):
     own = tmp_path / "own.toml"
     own.write_text('title = "t"\nkind = "linear"\n[data.mine]\n[methods.an]\n')
     assert "No estimate of GPU hours: the size of mine is unknown" in spml(own, "--dry-run")[1]
+
+
+def test_every_method_with_its_own_and_with_the_attention_head(spml, pack, tmp_path):
+    path, out = tmp_path / "tiny-images.toml", tmp_path / "out"
+    path.write_text(FINETUNE.replace("[methods.an]", "[methods.boostlu]\n[methods.an]"))
+    command = (path, "--data", f"voc12={pack}", "--device", "cpu", "--head", "own,attention", "--out", out)
+    code, text = spml(*command)
+    assert code == 0, text
+    assert "boostlu, role-linear-init: left out with the head attention" in text
+    assert "an (attention head) seed 0: validation" in text
+    own = {"an": "linear", "iu": "linear", "boostlu": "cam", "role-linear-init": "linear"}
+    assert {(row["method"], row["head"]) for row in rows(out / "runs.csv")} == {
+        *own.items(),
+        ("an", "attention"),
+        ("iu", "attention"),
+    }
+    shown = {(row["method"], row["head"]): row for row in rows(out / "table.csv")}
+    assert set(shown) == {(name, "own") for name in own} | {("an", "attention"), ("iu", "attention")}
+    assert {row["head"] for row in rows(out / "pairs.csv")} == {"own", "attention"}
+    code, text = spml(*command[:-4], "--head", "linear,own", "--out", tmp_path / "linear")
+    assert code == 0, text  # a run with the method's own head is shared, not repeated
+    assert len(rows(tmp_path / "linear" / "runs.csv")) == len(own)

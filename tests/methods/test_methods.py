@@ -212,7 +212,7 @@ def test_the_contract_of_a_instancewithout_objective():
 def test_every_published_method_is_registered():
     published = (
         "bce bce-ls iu iun an an-ls wan dw l1r l2r n-ls epr pr role entmin focal asl ll-r ll-ct ll-cp em em-apl las "
-        "lasd en en-cl en-scl plc lac splc hill gr boostlu"
+        "lasd en en-cl en-scl plc lac splc hill gr boostlu softmax"
     )
     assert set(published.split()) <= set(METHODS)
     for cls in METHODS.values():
@@ -487,3 +487,4 @@ def test_f1_thresholds_and_head_settings_are_stated_by_the_methods():
     assert {name: dict(cls.head_settings) for name, cls in METHODS.items() if cls.head_settings} == {
         "boostlu": {"boost": 5.0}
     }
+    assert {name for name, cls in METHODS.items() if cls.activation != "sigmoid"} == {"softmax"}

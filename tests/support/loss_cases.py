@@ -122,6 +122,7 @@ CASES = [
     Case("iun", oracle.iu),
     Case("bce-ls", oracle.bce_ls),
     Case("bce-ls", oracle.bce_ls, {"smoothing": 0.3}),
+    Case("softmax", oracle.softmax, per="row"),
     Case("an", oracle.an),
     Case("an-ls", oracle.an_ls),
     Case("an-ls", oracle.an_ls, {"positive_smoothing": 0.0, "negative_smoothing": 0.2}),

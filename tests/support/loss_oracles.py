@@ -67,6 +67,16 @@ def bce_ls(logits: Table, labels: Labels, smoothing: float = 0.1) -> Table:
     return every_entry(logits, labels, cost)
 
 
+def softmax(logits: Table, labels: Labels) -> Table:
+    """Per row: cross-entropy of softmax(g) against the uniform distribution over the positives; 0 without any."""
+    rows = []
+    for g, y in zip(logits, labels, strict=True):
+        total = float(np.logaddexp.reduce(g))
+        positives = [i for i in range(len(y)) if y[i] == 1]
+        rows.append(sum(total - float(g[i]) for i in positives) / len(positives) if positives else 0.0)
+    return np.array(rows)
+
+
 def an(logits: Table, labels: Labels) -> Table:
     """Eq. 8: -1[z=1] log f - 1[z≠1] log(1 - f)."""
     return every_entry(logits, labels, cross_entropy)

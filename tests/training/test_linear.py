@@ -117,6 +117,8 @@ def plain_loop(task: Task, experiment: Experiment, epochs: int = EPOCHS) -> Head
                 made.end_epoch(torch.sigmoid(head(features)), Clock(epoch, epochs, step, epochs * batches))
             weight, bias = one_head()
             scored = torch.from_numpy(task.validation_features) @ weight.T + bias
+            if experiment.method == "softmax":
+                scored = scored.double().softmax(1)
         scores.append(mean_average_precision(scored, task.validation_truth.dense()))
         if best is None or scores[-1] > scores[best.best_epoch - 1]:
             state = {name: value.clone() for name, value in made.state_dict().items()}

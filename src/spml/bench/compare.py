@@ -47,6 +47,8 @@ class Line:
     paper: PaperValue | None
     chosen: str
     """The selected settings, as text."""
+    head: str = ""
+    """The head that `--head` gave every method; empty without that option."""
 
     @property
     def mean(self) -> float:
@@ -98,16 +100,17 @@ def lines_of(
 ) -> list[Line]:
     """The table's rows in the order of the runs, with the paper's numbers for this measure."""
     papers = paper_values(paper, measure)
-    grouped: dict[tuple[str, str, str, str], list[RunResult]] = {}
+    grouped: dict[tuple[str, ...], list[RunResult]] = {}
     for result in results:
         if result.chosen and result.row.get(measure) is not None:
             search = result.search
-            key = (search.base.data, search.base.entry, search.varied, repr(search.value))
+            key = (search.base.data, search.base.entry, search.varied, repr(search.value), search.head)
             grouped.setdefault(key, []).append(result)
     lines = []
     for members in grouped.values():
         first = members[0]
         search, experiment = first.search, first.experiment
+        number = papers.get((search.paper_setting(paper), experiment.entry, experiment.data))
         tables = [member.row["test_ap"] for member in members if measure == "test_map" and member.row.get("test_ap")]
         lines.append(
             Line(
@@ -118,12 +121,13 @@ def lines_of(
                 reference=experiment.reference,
                 scores={member.experiment.train.seed: 100 * float(member.row[measure]) for member in members},
                 classes=tuple((100 * np.mean(tables, axis=0)).tolist()) if len(tables) == len(members) else (),
-                paper=papers.get((search.paper_setting(paper), experiment.entry, experiment.data)),
+                paper=number if search.head in ("", "own") else None,
                 chosen=", ".join(
                     f"{_short(key)} {_value(experiment, key)}"
                     for key, values in search.space.items()
                     if len(values) > 1
                 ),
+                head=search.head,
             )
         )
     return lines
@@ -140,9 +144,9 @@ def _value(experiment: Experiment, key: str) -> Any:
     return found[name] if isinstance(found, dict) else getattr(found, name)
 
 
-def best_of(lines: Sequence[Line], data: str) -> Line | None:
-    """The best method trained on one positive per row; if there is none, the best of all."""
-    there = [line for line in lines if line.data == data and not line.varied]
+def best_of(lines: Sequence[Line], data: str, head: str = "") -> Line | None:
+    """The best method trained on one positive per row with this head; if there is none, the best of all."""
+    there = [line for line in lines if (line.data, line.head) == (data, head) and not line.varied]
     usable = [line for line in there if not line.reference] or there
     return max(usable, key=lambda line: line.mean, default=None)
 
@@ -151,12 +155,13 @@ def table_rows(lines: Sequence[Line], measure: str = "test_map") -> list[dict[st
     """The table as plain values, for a csv file."""
     rows = []
     for line in lines:
-        best = best_of(lines, line.data)
+        best = best_of(lines, line.data, line.head)
         tested = paired_test(line, best) if best is not None and best is not line and not line.varied else None
         rows.append(
             {
                 "data": line.data,
                 "method": line.method,
+                "head": line.head,
                 "varied": line.varied,
                 "value": "" if line.value is None else line.value,
                 "measure": measure,
@@ -182,9 +187,9 @@ def pair_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
     plain = [line for line in lines if not line.varied]
     for place, one in enumerate(plain):
         for other in plain[place + 1 :]:
-            tested = paired_test(one, other) if one.data == other.data else None
+            tested = paired_test(one, other) if (one.data, one.head) == (other.data, other.head) else None
             if tested is not None:
-                row = {"data": one.data, "method": one.method, "other": other.method}
+                row = {"data": one.data, "head": one.head, "method": one.method, "other": other.method}
                 numbers = {"difference": round(tested.difference, 3), "p": f"{tested.p:.2g}", "test": tested.name}
                 rows.append({**row, **numbers})
     return rows
@@ -194,13 +199,14 @@ def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     """The table for a reader: header and cells, without empty columns."""
     rows = table_rows(lines)
     several = len({line.data for line in lines}) > 1
-    header = ["data", "method", "varied", "ours", "paper", "difference", "to the best", "p", "chosen"]
+    header = ["data", "method", "head", "varied", "ours", "paper", "difference", "to the best", "p", "chosen"]
     cells = []
     for line, row in zip(lines, rows, strict=True):
         cells.append(
             [
                 line.data if several else "",
                 line.method + ("*" if line.reference else ""),
+                line.head,
                 f"{_short(line.varied)} {line.value}" if line.varied else "",
                 mean_and_sd(line.mean, line.sd),
                 str(line.paper or ""),
@@ -225,7 +231,7 @@ def explain_p(lines: Sequence[Line]) -> str:
     if not tested:
         return ""
     names = " or ".join(sorted({str(row["test"]) for row in tested}))
-    best = [best_of(lines, row["data"]) for row in tested]
+    best = [best_of(lines, row["data"], row["head"]) for row in tested]
     which = "" if any(line is not None and line.reference for line in best) else " trained on one positive per row"
     return f"p: {names}, two-sided, against the best method{which}, not corrected for the number of methods."
 
@@ -248,10 +254,14 @@ def explain_diverged(results: Sequence[RunResult]) -> str:
 
 
 def run_rows(results: Sequence[RunResult], origin: Mapping[str, str], title: str) -> list[dict[str, Any]]:
-    """All runs, chosen or not, with their origin."""
-    rows = []
+    """All runs, chosen or not, with their origin; a run that two heads of `--head` share is listed once."""
+    rows, listed = [], set[tuple[Any, ...]]()
     for result in results:
         experiment = result.experiment
+        key = (experiment, result.search.varied, repr(result.search.value), result.chosen)
+        if key in listed:
+            continue
+        listed.add(key)
         row = {key: value for key, value in result.row.items() if not isinstance(value, list)}
         rows.append(
             {
@@ -316,7 +326,7 @@ def _ranking(lines: Sequence[Line], measure: str) -> Iterator[Html]:
             continue
         entries = [
             Spread(
-                line.method + ("*" if line.reference else ""),
+                line.method + ("*" if line.reference else "") + (f", {line.head} head" if line.head else ""),
                 list(line.scores.values()),
                 f"{line.mean:.1f}",
                 line.paper.value if line.paper else None,
@@ -350,7 +360,9 @@ def _curves(results: Sequence[RunResult]) -> Html | None:
 
 def _pictured(results: Sequence[RunResult], runner: Runner) -> tuple[list[RunFolder], list[str]]:
     """The chosen runs of a protocol on one data set, at most of the first seed; and entries without weights."""
+    heads = [result.search.head for result in results]
     chosen = [result for result in results if result.chosen and not result.search.varied]
+    chosen = [result for result in chosen if result.search.head == heads[0]]  # of one head: names appear once
     if len({result.experiment.data for result in chosen}) != 1:
         return [], []
     if len(chosen) > MOST_PICTURED:

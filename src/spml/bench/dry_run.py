@@ -14,7 +14,21 @@ from spml.methods import METHODS
 from spml.training.experiment import Experiment
 from spml.training.label_draw import LabelDraw
 
-HEADER = ["data", "method", "backbone", "varied", "settings", "epochs", "rate", "batch", "k", "draw", "seeds", "paper"]
+HEADER = [
+    "data",
+    "method",
+    "head",
+    "backbone",
+    "varied",
+    "settings",
+    "epochs",
+    "rate",
+    "batch",
+    "k",
+    "draw",
+    "seeds",
+    "paper",
+]
 
 IMAGE_SECONDS = 25 / (10 * 4574)  # measured: 10 epochs of 4,574 images, one view, Lite2 at 320 pixels, on an H200
 HEAD_SECONDS = 31 / (264 * 25 * 4574)  # measured: 264 heads, 25 epochs of 4,574 rows, on an H200
@@ -100,6 +114,7 @@ def _described(search: Search, experiment: Experiment) -> list[str]:
     return [
         experiment.data,
         experiment.entry,
+        search.head,
         f"{experiment.backbone} {experiment.image_size}",
         f"{search.varied} {search.value}" if search.varied else "",
         ", ".join(f"{key} {value}" for key, value in experiment.settings.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spml.bench.data import SCENES, DataSource
@@ -12,7 +12,10 @@ from spml.bench.search import Optuna
 from spml.bench.studies import Study, is_study, load_study
 from spml.data.dataset import Dataset
 from spml.errors import InputError
-from spml.methods import METHODS
+from spml.methods import METHODS, method
+from spml.models.heads import HEADS
+from spml.training.experiment import Experiment
+from spml.training.run_experiment import head_of
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ def plan(
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] = (),
     features: bool = False,
+    heads: Sequence[str] = (),
     search: str | None = None,
     trials: int | None = None,
     storage: str | None = None,
@@ -85,6 +89,9 @@ def plan(
         By default the protocol's.
     features : bool
         For a study: train linear heads on features instead of networks on images.
+    heads : sequence of str
+        Heads to run every method with: "own" for the method's own, or names such as "attention". Methods that are
+        designed for another head are left out there. By default every method has its own.
     search : {"published", "grid", "none", "optuna"}, optional
         By default the protocol's.
     trials, storage : optional
@@ -113,6 +120,7 @@ def plan(
     if need_data and not sources:
         raise InputError(f"no data: pass --data NAME=PATH; the names in {name}: {', '.join(names)}")
     protocol.check_data(names)
+    _check_heads(heads, protocol, study)
     asked = None if methods is None else list(dict.fromkeys(methods))
     entries = protocol.entries(asked or (list(study.run) if study else None))
     if not entries:
@@ -128,6 +136,9 @@ def plan(
     _check_k(searches)
     datasets = {each.name: each.open(features=protocol.features, image_size=protocol.image_size) for each in sources}
     searches, notes = _runnable(searches, datasets, asked or ())
+    if heads:
+        searches, left = _with_heads(searches, heads, datasets)
+        notes += left
     notes += [f"{name}: {note}" for name, dataset in datasets.items() for note in dataset.notes]
     optuna = Optuna(trials or Optuna.trials, storage) if chosen == "optuna" else None
     return Plan(protocol, study, sources, datasets, searches, tuple(seeds) or protocol.seeds, optuna, notes)
@@ -204,6 +215,43 @@ def _check_k(searches: Sequence[Search]) -> None:
                 f"{search.base.entry} needs k, the average number of labels per row: set "
                 f"data.{search.base.data}.k, or k in the method's settings"
             )
+
+
+def _check_heads(heads: Sequence[str], protocol: Protocol, study: Study | None) -> None:
+    for head in heads:
+        if head != "own" and head not in HEADS:
+            raise InputError(f"--head {head}: no such head. Choose from own, {', '.join(HEADS)}")
+    if heads and protocol.features:
+        raise InputError("--head is for networks on images: on features every head is linear")
+    if heads and study:
+        raise InputError("--head is for protocols. A study can vary the head itself: [vary] head = [...]")
+
+
+def _with_heads(
+    searches: Sequence[Search], heads: Sequence[str], datasets: Mapping[str, Dataset]
+) -> tuple[list[Search], list[str]]:
+    """Every search with every head, without methods that are designed for a head of another kind."""
+    result, left = list[Search](), dict[str, list[str]]()
+    for head in dict.fromkeys(heads):
+        for search in searches:
+            base = search.base
+            if head == "own" or (base.data in datasets and _own_head(base, datasets[base.data]) == head):
+                result.append(replace(search, head=head))
+            elif METHODS[base.method].needs.head != "linear" or base.linear_init:
+                left.setdefault(head, []).append(base.entry)
+            else:
+                result.append(replace(search, base=replace(base, head=head, head_settings={}), head=head))
+    if not result:
+        raise InputError(f"nothing is left to run: none of these methods works with the head {', '.join(heads)}")
+    notes = [
+        f"{', '.join(dict.fromkeys(entries))}: left out with the head {head}; designed for another head or LinearInit."
+        for head, entries in left.items()
+    ]
+    return result, notes
+
+
+def _own_head(experiment: Experiment, dataset: Dataset) -> str:
+    return head_of(experiment, method(experiment.method, **experiment.settings), dataset)
 
 
 def _runnable(

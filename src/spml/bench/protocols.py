@@ -92,12 +92,15 @@ class Search:
         What a study changes here.
     value : object
         And to which value.
+    head : str
+        The head that `--head` gives every method: "own" for the method's, or one of `HEADS`; "" without that option.
     """
 
     base: Experiment
     space: dict[str, tuple[Any, ...]]
     varied: str = ""
     value: Any = None
+    head: str = ""
 
     def points(self) -> list[Experiment]:
         """The experiment at every combination of the values."""

@@ -24,6 +24,7 @@ from spml.data.dataset import Dataset
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import DivergedError, InputError
+from spml.losses.activation import probabilities
 from spml.methods import METHODS, method
 from spml.models import build_classifier
 from spml.runs.files import atomic_path, read_tensors, write_tensors, write_text
@@ -166,8 +167,9 @@ class Runner:
 
     def _run_networks(self, experiments: Sequence[Experiment], clock: _Clock) -> None:
         names = [each.entry for each in experiments]
-        for _, row in self._each(Runner.run_network, experiments, names, self.workers):
-            result = f"{row['method']} seed {row['seed']}: validation {100 * row['validation_map']:.2f}"
+        for number, row in self._each(Runner.run_network, experiments, names, self.workers):
+            name = names[number] + (f" ({experiments[number].head} head)" if experiments[number].head else "")
+            result = f"{name} seed {row['seed']}: validation {100 * row['validation_map']:.2f}"
             clock.finished(1, result if row["seconds"] is None else f"{result}, {row['seconds']:.0f} s")
 
     def _each(
@@ -254,7 +256,7 @@ class Runner:
             return
         store = dataset.store
         assert isinstance(store, FeatureStore)
-        test, training = (torch.sigmoid(result.score(FeatureRows(store, part))) for part in (dataset.test, rows))
+        test, training = (result.probabilities(FeatureRows(store, part)) for part in (dataset.test, rows))
         row = {
             **described(experiment),
             "best_epoch": result.best_epoch,
@@ -288,7 +290,7 @@ class Runner:
             names=dataset.names.tolist(),
             labels=drawn.labels,
             truth=None if dataset.truth is None else dataset.truth.open(),
-            probabilities=torch.sigmoid(logits).numpy(),
+            probabilities=probabilities(logits, experiment.activation).numpy(),
             train=drawn.train,
             validation=dataset.validation,
             test=dataset.test,

@@ -37,6 +37,12 @@ def command(
     features: Annotated[
         bool, typer.Option("--features", help="Studies: train linear heads on features instead of networks.")
     ] = False,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated heads to run every method with: own (each method's), linear, attention. Default: own."
+        ),
+    ] = None,
     search: Annotated[
         str | None, typer.Option(help="Hyperparameters: published, grid, none or optuna. Default: the protocol's.")
     ] = None,
@@ -78,6 +84,7 @@ def command(
         methods=None if methods is None else methods.split(","),
         seeds=parse_seeds(seeds),
         features=features,
+        heads=() if head is None else head.split(","),
         search=search,
         trials=trials,
         storage=storage,

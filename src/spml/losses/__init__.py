@@ -5,7 +5,14 @@ arguments are settings. `loss(name, **settings)` wraps a function in a module th
 family; `LOSSES` holds the functions of all files by name.
 """
 
-from spml.losses import annotator, asymmetric, contrastive, large, zhou  # noqa: F401 (each file registers its losses)
+from spml.losses import (  # noqa: F401 (each file registers its losses)
+    annotator,
+    asymmetric,
+    contrastive,
+    large,
+    multinomial,
+    zhou,
+)
 from spml.losses.cole import assume_negative
 from spml.losses.module import Loss, loss
 from spml.losses.names import LOSSES

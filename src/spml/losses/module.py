@@ -178,6 +178,7 @@ def loss(name: str, *, reduction: Reduction = "mean", **settings: Setting) -> Lo
     - an: unknown labels assumed negative
     - an-ls: an with label smoothing; positive_smoothing=0.1, negative_smoothing=0.1
     - wan: an with weak negatives; negative_weight=None
+    - softmax: cross-entropy of an ordinary single-label classifier; apply a softmax to its logits
     - pr: pairwise ranking
     - epr: positives, with k expected positives per row; k, weight=1.0, divide_by_classes=False
     - em: entropy of unknown labels maximised; entropy_weight=0.2

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from spml.errors import InputError
 from spml.labels import Labels
+from spml.losses.activation import Activation
 from spml.type_checks import check_type, check_types, hints_of
 
 ViewKind = Literal["plain", "weak", "strong"]
@@ -213,8 +214,8 @@ class Method(nn.Module):
     created in `prepare`, other state a registered buffer: both are saved and resumed with the run.
 
     Class attributes: `name`, `paper` and `summary` (one sentence), the requirements `needs`, the probability
-    `f1_threshold` above which F1 scores count a label as predicted, and `head_settings`, keyword arguments of the
-    head that `needs` asks for.
+    `f1_threshold` above which F1 scores count a label as predicted, `activation`, which turns logits into
+    probabilities ("sigmoid" or "softmax"), and `head_settings`, keyword arguments of the head that `needs` asks for.
 
     Parameters
     ----------
@@ -261,6 +262,7 @@ class Method(nn.Module):
     summary: ClassVar[str]
     needs: ClassVar[Needs] = Needs()
     f1_threshold: ClassVar[float] = 0.5
+    activation: ClassVar[Activation] = "sigmoid"
     head_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @dataclass(frozen=True)

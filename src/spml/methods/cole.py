@@ -38,7 +38,7 @@ from spml.type_checks import NonNegative, Positive, Probability, Range
 PAPER = "Cole 2021"
 
 loss_method("bce", ignore_unobserved, paper=PAPER, needs=Needs(labels="full", splits="entries"),
-            summary="Cross-entropy on full labels: the upper bound.")  # fmt: skip
+            summary="Cross-entropy on full labels: a reference.")  # fmt: skip
 loss_method("bce-ls", smoothed_bce, paper=PAPER, needs=Needs(labels="full", splits="entries"),
             summary="Cross-entropy on full labels with label smoothing.")  # fmt: skip
 loss_method("iu", ignore_unobserved, paper=PAPER, needs=Needs(labels="negatives", splits="entries"),

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from spml.errors import InputError
+from spml.losses.activation import Activation
 from spml.losses.module import settings_of
 from spml.methods.base import Clock, Method, Needs, check_class, mean_entry
 from spml.type_checks import hints_of
@@ -222,6 +223,7 @@ def loss_method(
     needs: Needs = Needs(),  # noqa: B008 (frozen)
     reduce: Callable[[Tensor], Tensor] = mean_entry,
     f1_threshold: float = 0.5,
+    activation: Activation = "sigmoid",
     head_settings: Mapping[str, Any] = MappingProxyType({}),
     **defaults: Any,
 ) -> type[Method]:
@@ -241,7 +243,7 @@ def loss_method(
         Requirements of the method.
     reduce : callable
         Reduces the entries to one value per head: `mean_entry` or `mean_row`.
-    f1_threshold, head_settings
+    f1_threshold, activation, head_settings
         See `Method`.
     **defaults
         Defaults of settings, where they differ from the function's.
@@ -280,6 +282,7 @@ def loss_method(
         "summary": summary,
         "needs": needs,
         "f1_threshold": f1_threshold,
+        "activation": activation,
         "head_settings": head_settings,
         "function": staticmethod(function),
         "Settings": dataclasses.make_dataclass("Settings", fields, frozen=True),

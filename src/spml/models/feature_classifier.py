@@ -128,4 +128,7 @@ class FeatureClassifier(nn.Module):
 
 def feature_classifier_from_description(description: Mapping[str, Any]) -> FeatureClassifier:
     """Build the classifier of a description with new weights; load its state dict afterwards."""
-    return FeatureClassifier(description["features"], description["num_classes"], description.get("shares", (1.0,)))
+    shares = description.get("shares", (1.0,))
+    classifier = FeatureClassifier(description["features"], description["num_classes"], shares)
+    classifier.description = dict(description)
+    return classifier

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import spml
 from spml.atomic import atomic_path
 from spml.errors import InputError
+from spml.losses.activation import log_odds
 from spml.models.feature_classifier import FeatureClassifier
 from spml.models.quiet_export import quiet_export
 from spml.predict.inputs import InputBlock
@@ -87,6 +88,7 @@ class _CalibratedNetwork(nn.Module):
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
         calibration = predictor.decision.calibration
+        self.activation = predictor.activation
         self.network, self.slope, self.at_least_one = predictor.network, calibration.slope, calibration.at_least_one
         self.register_buffer("offsets", torch.tensor(calibration.offsets, dtype=torch.float32))
 
@@ -95,7 +97,7 @@ class _CalibratedNetwork(nn.Module):
             logits = F.linear(self.network.standardise(inputs), *self.network.head())
         else:
             logits = self.network(inputs).logits
-        logits = logits.clamp(-_MAX_LOGIT, _MAX_LOGIT) * self.slope + self.offsets
+        logits = log_odds(logits, self.activation).clamp(-_MAX_LOGIT, _MAX_LOGIT) * self.slope + self.offsets
         present = torch.sigmoid(logits)
         if not self.at_least_one:
             return present

@@ -17,6 +17,7 @@ import torch
 from spml.calibration import Calibration
 from spml.data.stores.decode import Policy
 from spml.errors import InputError
+from spml.losses.activation import probabilities
 from spml.models import Classifier
 from spml.models.feature_classifier import FeatureClassifier
 from spml.predict.inputs import InputBlock, InputSpec, open_files
@@ -75,6 +76,7 @@ class Predictor:
         )
         self.device = choose_device(device)
         self.network = network.to(self.device)
+        self.activation: str = network.description.get("activation", "sigmoid")
         if self.device.type == "cpu":
             keep_freed_memory()
 
@@ -93,7 +95,8 @@ class Predictor:
     @torch.inference_mode()
     def probabilities(self, block: InputBlock) -> Float32:
         """The network's probability of every class, (B, L)."""
-        probability: Float32 = torch.sigmoid(self.network(self._moved(block)).logits.float()).cpu().numpy()
+        logits = self.network(self._moved(block)).logits.float()
+        probability: Float32 = probabilities(logits, self.activation).cpu().numpy()
         if np.isnan(probability.max(initial=0)):
             row = int(np.isnan(probability).any(axis=1).argmax())
             raise InputError(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from spml.labels import Labels
+from spml.losses.activation import probabilities as activated
 from spml.metrics import average_precision
 from spml.training.distributed import Processes
 from spml.training.examples import Store, batch_numbers, filled, read_rows
@@ -40,6 +41,7 @@ def predict_each(
     rows: np.ndarray,
     *,
     device: torch.device,
+    activation: str = "sigmoid",
     batch_size: int = 256,
     precision: str = "32",
     processes: Processes | None = None,
@@ -56,6 +58,8 @@ def predict_each(
         Rows of the store.
     device : torch.device
         Where the networks are.
+    activation : {"sigmoid", "softmax"}
+        The method's.
     batch_size : int
         Rows per batch, over all processes.
     precision : {"32", "bf16"}
@@ -86,7 +90,7 @@ def predict_each(
         for place, network in enumerate(networks):
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                 logits = network(inputs).logits
-            probabilities = processes.gather(torch.sigmoid(logits[: len(own)].float()), len(chunk))
+            probabilities = processes.gather(activated(logits[: len(own)].float(), activation), len(chunk))
             if number == 0:
                 results[place] = probabilities.new_empty(len(rows), probabilities.shape[1])
             results[place][start : start + len(chunk)] = probabilities

@@ -184,6 +184,11 @@ class Experiment:
         return self.method, json.dumps(self.settings, sort_keys=True, default=repr)
 
     @property
+    def activation(self) -> str:
+        """The method's activation, which turns logits into probabilities."""
+        return METHODS[self.method].activation
+
+    @property
     def reference(self) -> bool:
         """Whether the method learns from more than one positive per row, by its nature or by the draw."""
         return METHODS[self.method].needs.labels != "positives" or not (self.draw is None or self.draw.single)

@@ -30,9 +30,15 @@ def finish(run: Trainer, dataset: Dataset, source: dict[str, Any]) -> None:
     network.to(run.device)
     processes.synchronise(list(network.state_dict().values()))  # the first process's files may be on another machine
     rows = np.concatenate([dataset.train, dataset.validation, dataset.test])
-    precision = run.settings.precision
-    store = dataset.tensor_store
-    scores = predict(network, store, rows, device=run.device, precision=precision, processes=processes).cpu()
+    scores = predict(
+        network,
+        dataset.tensor_store,
+        rows,
+        device=run.device,
+        activation=run.method.activation,
+        precision=run.settings.precision,
+        processes=processes,
+    ).cpu()
     if processes.first:
         probabilities = torch.full((len(dataset), len(dataset.classes)), torch.nan)
         probabilities[torch.from_numpy(rows)] = scores

@@ -139,7 +139,7 @@ class Trainer:
             "spml": __version__,
             "method": {"name": self.method.name, **asdict(self.method.settings)},
             "train": self.settings.as_record(),
-            "model": getattr(self.classifier, "description", {"module": type(self.classifier).__name__}),
+            "model": self._model_record(),
             "data": {
                 "rows": len(self.training.rows),
                 "labels": self.training.labels.fingerprint(),
@@ -149,6 +149,12 @@ class Trainer:
             "k": self.k,
             "classes": list(self.training.labels.classes),
         }
+
+    def _model_record(self) -> dict[str, Any]:
+        """The network's description, with the activation of the method that trains it unless it is the sigmoid."""
+        description = getattr(self.classifier, "description", {"module": type(self.classifier).__name__})
+        activation = self.method.activation
+        return description if activation == "sigmoid" else {**description, "activation": activation}
 
     def predict(self, examples: Examples) -> Tensor:
         """Probabilities for all rows; every process predicts its share and receives all."""
@@ -160,6 +166,7 @@ class Trainer:
             examples.store,
             examples.rows,
             device=self.device,
+            activation=self.method.activation,
             batch_size=self.settings.evaluation_batch,
             precision=self.settings.precision,
             processes=self.processes,

@@ -1,7 +1,7 @@
 """Evaluation of heads by average precision: all heads in one product, or very many classes in parts."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spml.errors import InputError
 from spml.labels import Labels
+from spml.losses.activation import ranking_scores
 from spml.metrics import average_precision
 from spml.training.linear.rows import Rows, as_features
 
@@ -43,24 +44,25 @@ class Evaluator:
         store.check_finite()
         self.features = Rows(store, device)
 
-    def scores(self, weight: Tensor, bias: Tensor) -> list[float]:
-        """One score per head; NaN for a head whose predictions are not finite."""
+    def scores(self, weight: Tensor, bias: Tensor, activations: Sequence[str]) -> list[float]:
+        """One score per head, each with its activation; NaN for a head whose predictions are not finite."""
         heads, entries = len(weight), math.prod(self.truth.shape)
         if entries > MAX_LOGITS and not callable(self.selection):
-            each = (class_precision(self.features, weight[h], bias[h], self.truth) for h in range(heads))
+            each = (
+                class_precision(self.features, weight[h], bias[h], self.truth, activations[h]) for h in range(heads)
+            )
             return [math.nan if precision is None else float(precision.nanmean()) for precision in each]
         together = max(1, MAX_LOGITS // entries)  # heads evaluated at a time
-        return [
-            score
-            for start in range(0, heads, together)
-            for score in self._scores(weight[start : start + together], bias[start : start + together])
-        ]
+        parts = [slice(start, start + together) for start in range(0, heads, together)]
+        return [score for part in parts for score in self._scores(weight[part], bias[part], activations[part])]
 
-    def _scores(self, weight: Tensor, bias: Tensor) -> list[float]:
+    def _scores(self, weight: Tensor, bias: Tensor, activations: Sequence[str]) -> list[float]:
         logits = torch.cat([logits_of_heads(x, weight, bias) for x in self.features.blocks()])  # (N, h, L)
         rows, heads, classes = logits.shape
         finite = torch.isfinite(logits).all(dim=2).all(dim=0)
         logits = torch.where(finite[:, None], logits, 0.0)
+        for h, activation in enumerate(activations):
+            logits[:, h] = ranking_scores(logits[:, h], activation)
         positive, mask = self.truth.columns(slice(0, classes))
         if callable(self.selection):
             scores = [float(self.selection(logits[:, h], positive)) for h in range(heads)]
@@ -102,10 +104,13 @@ class KnownTruth:
         return values > 0, values != 0 if self._masked else None
 
 
-def class_precision(features: Rows, weight: Tensor, bias: Tensor, truth: KnownTruth) -> Tensor | None:
+def class_precision(
+    features: Rows, weight: Tensor, bias: Tensor, truth: KnownTruth, activation: str = "sigmoid"
+) -> Tensor | None:
     """Average precision of every class of a head (L, D), in parts; None if a logit is not finite."""
     classes = len(weight)
     width = max(1, MAX_LOGITS // len(features))
+    total = _log_total(features, weight, bias) if activation == "softmax" else None
     result = []
     for start in range(0, classes, width):
         part = slice(start, min(start + width, classes))
@@ -117,8 +122,14 @@ def class_precision(features: Rows, weight: Tensor, bias: Tensor, truth: KnownTr
         if not bool(torch.isfinite(logits).all()):
             return None
         positive, mask = truth.columns(part)
-        result.append(average_precision(logits, positive, mask=mask))
+        scores = logits if total is None else logits.sub_(total)
+        result.append(average_precision(scores, positive, mask=mask))
     return torch.cat(result)
+
+
+def _log_total(features: Rows, weight: Tensor, bias: Tensor) -> Tensor:
+    """log Σ exp over all classes of every row, (N, 1): the softmax's denominator."""
+    return torch.cat([torch.logsumexp(torch.addmm(bias, x, weight.T), 1, keepdim=True) for x in features.blocks()])
 
 
 def logits_of_heads(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spml.errors import InputError
+from spml.losses.activation import probabilities
 from spml.methods import Clock, Method, Problem, method
 from spml.training.accelerator import Accelerator
 from spml.training.examples import check_on_features
@@ -244,7 +245,7 @@ class HeadGroup:
         clock = self.task.clock(epoch, batches, self.batch_size)
         for block in self.blocks:
             if block.method.needs.epoch_predictions:
-                block.method.end_epoch(self._probabilities(self.by_method[block.heads]), clock)
+                block.method.end_epoch(self._probabilities(block), clock)
         if evaluator is None:
             self.best = [(math.nan, epoch)] * len(self.heads)
             return
@@ -265,12 +266,14 @@ class HeadGroup:
         """One score per head; the heads of an ensemble have the score of the merged head."""
         alone = [heads.start for heads in self.heads_of if heads.stop - heads.start == 1]
         if len(alone) == len(self.heads):
-            return evaluator.scores(self.weight, self.bias)
-        scores = dict(zip(alone, evaluator.scores(self.weight[alone], self.bias[alone]), strict=True)) if alone else {}
+            return evaluator.scores(self.weight, self.bias, [head.activation for head in self.heads])
+        activations = [self.heads[h].activation for h in alone]
+        found = evaluator.scores(self.weight[alone], self.bias[alone], activations) if alone else []
+        scores = dict(zip(alone, found, strict=True))
         for ensemble, heads in zip(self.ensembles, self.heads_of, strict=True):
             if heads.start not in scores:
                 weight, bias = ensemble.merged(self.weight[heads], self.bias[heads], self.task.features)
-                (score,) = evaluator.scores(weight[None], bias[None])
+                (score,) = evaluator.scores(weight[None], bias[None], [ensemble.experiment.activation])
                 scores.update(dict.fromkeys(range(heads.start, heads.stop), score))
         return [scores[h] for h in range(len(self.heads))]
 
@@ -292,14 +295,15 @@ class HeadGroup:
             for name, value in state.items():
                 _copy_heads(kept[name], value, by_method[block.heads])
 
-    def _probabilities(self, heads: Tensor) -> Tensor:
-        """(h, N, L) predictions for all training rows."""
+    def _probabilities(self, block: MethodBlock) -> Tensor:
+        """(h, N, L) predictions of a method's heads for all training rows."""
+        heads = self.by_method[block.heads]
         weight, bias = self.weight[heads], self.bias[heads]
         out = torch.empty(len(heads), self.task.rows, self.task.classes, device=self.task.device)
         start = 0
         for x in self.task.features.blocks():
-            part = out[:, start : start + len(x)]
-            torch.sigmoid(logits_of_heads(x, weight, bias).transpose(0, 1), out=part)
+            logits = logits_of_heads(x, weight, bias).transpose(0, 1)
+            out[:, start : start + len(x)] = probabilities(logits, block.method.activation)
             start += len(x)
         return out
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from spml.errors import InputError
 from spml.labels import Labels
+from spml.losses.activation import probabilities
 from spml.methods import METHODS
 from spml.models.feature_classifier import merge_heads
 from spml.training.experiment import Experiment
@@ -56,6 +57,10 @@ class HeadResult:
         rows = self._rows(features)
         return torch.cat([x @ self.weight + self.bias for x in rows.blocks()])
 
+    def probabilities(self, features: Any) -> Tensor:
+        """Probabilities of all rows, (N, L), by the method's activation."""
+        return probabilities(self.score(features), self.experiment.activation)
+
     @torch.no_grad()
     def average_precision(self, features: Any, truth: Truth) -> Tensor:
         """Average precision of every class, (L,); NaN for a class without a positive.
@@ -67,7 +72,7 @@ class HeadResult:
             self.labels.check_same_classes(truth, "the truth")
         if table.shape != (len(rows), len(self.bias)):
             raise InputError(f"the truth is a table of {table.shape}, expected {(len(rows), len(self.bias))}")
-        precision = class_precision(rows, self.weight.T, self.bias, table)
+        precision = class_precision(rows, self.weight.T, self.bias, table, self.experiment.activation)
         if precision is None:
             raise InputError(f"the head of {self.experiment.entry!r} predicts numbers that are not finite")
         return precision
