@@ -2,11 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint demo bench clean
+.PHONY: test lint docs demo bench clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,lite]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,docs,lite]"
 	touch $@
 
 test: .venv/ready
@@ -18,6 +18,9 @@ lint: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
 
+docs: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -j 2 -q docs docs/_build/html
+
 demo: .venv/ready
 	$(BIN)/spml quickstart --out demo
 
@@ -25,4 +28,4 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/average_precision.py
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv build dist docs/_build docs/api

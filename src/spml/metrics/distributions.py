@@ -13,8 +13,8 @@ def wasserstein_distance_per_class(
 ) -> Tensor:
     """Wasserstein-1 distance between the predictions for unobserved positives and negatives of every class.
 
-    W_c is the integral of |F_pos(s) - F_neg(s)| over s, with the empirical distribution functions of class c (Zhou et
-    al. 2022, figure 4a).
+    W_c is the integral of ``|F_pos(s) - F_neg(s)|`` over s, with the empirical distribution functions of class c
+    (Zhou et al. 2022, figure 4a).
 
     Parameters
     ----------

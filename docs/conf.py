@@ -1,0 +1,77 @@
+"""Configuration of the documentation. `make docs` builds it, offline, with warnings as errors."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+
+import spml  # noqa: E402
+
+project = "spml"
+author = "The spml authors"
+copyright = author
+version = release = spml.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "myst_nb",
+    "sphinx_design",
+    "sphinx_copybutton",
+    "commands",
+    "mathml",
+]
+exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+default_role = "py:obj"  # `spml.train` in a docstring links to its page; other names become code
+add_module_names = False
+pygments_style = "default"
+
+autosummary_generate = True
+autodoc_typehints = "none"  # numpydoc's Parameters sections state the types
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"]
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(HERE / "_build" / "notebooks")
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = "spml"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "logo": {"text": "spml"},
+    "navbar_align": "left",
+    "show_toc_level": 2,
+    "show_nav_level": 1,
+    "navigation_with_keys": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_sidebars = {"index": []}
+
+
+def setup(app):
+    """Leave pages that do not exist yet out of the navigation."""
+    pages = ("tables", "texts", "review", "what-can-go-wrong", "reproduce", "submit-a-result", "leaderboard", "trust")
+    absent = {page for page in pages if not (HERE / f"{page}.md").exists()}
+
+    def drop(app, name, source):
+        source[0] = "\n".join(line for line in source[0].split("\n") if line not in absent)
+
+    app.connect("source-read", drop)
