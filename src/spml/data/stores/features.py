@@ -91,7 +91,7 @@ class FeatureStore:
         """Bytes of the matrix as it is stored; of a sparse one, of its entries."""
         if self._tensor is not None:
             return self._tensor.nbytes
-        values = self._array.data if self._sparse else self._array
+        values = self._array.data if self.is_sparse else self._array
         return int(values.nbytes)
 
     @property
@@ -100,13 +100,14 @@ class FeatureStore:
         return np.arange(len(self))
 
     def __repr__(self) -> str:
-        kind = "sparse" if self._sparse else str(self._tensor.device if self._tensor is not None else "in memory")
+        kind = "sparse" if self.is_sparse else str(self._tensor.device if self._tensor is not None else "in memory")
         if isinstance(self._array, np.memmap):
             kind = f"in {self._name}"
         return f"FeatureStore({len(self)} rows of {self.dim} features, {kind})"
 
     @property
-    def _sparse(self) -> bool:
+    def is_sparse(self) -> bool:
+        """Whether the features are a scipy sparse matrix."""
         return self._array is not None and not isinstance(self._array, np.ndarray)
 
     def prepare(self, progress: bool = False) -> None:
@@ -132,7 +133,7 @@ class FeatureStore:
         if self._tensor is not None:
             return False
         part = slice(int(rows[0]), int(rows[-1]) + 1)
-        if self._sparse:
+        if self.is_sparse:
             entries = self._array.data[self._array.indptr[part.start] : self._array.indptr[part.stop]]
             with np.errstate(over="ignore"):
                 return bool(np.isfinite(entries.astype(np.float32)).all())
@@ -180,6 +181,10 @@ class FeatureStore:
             return self._tensor.index_select(0, rows).float()
         out = self._dense(row_indices(rows, len(self)))
         return out.pin_memory() if pin and out.device.type == "cpu" and torch.cuda.is_available() else out
+
+    def block(self, rows: npt.NDArray[np.int64]) -> Any:
+        """The given rows as they are stored: a scipy CSR matrix if the features are sparse, otherwise as `batch`."""
+        return self._array[rows] if self.is_sparse else self._dense(rows)
 
     def finite_batch(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
         """`batch` with the check of `check_finite`, for rows that are read only once."""
@@ -271,7 +276,7 @@ class FeatureStore:
     def _dense(self, index: npt.NDArray[np.int64]) -> torch.Tensor:
         if self._tensor is not None:
             return self._tensor.index_select(0, torch.from_numpy(index).to(self._tensor.device)).float()
-        if self._sparse:
+        if self.is_sparse:
             part = self._array[index].toarray()
         else:
             held = None if self._windows is None else self._windows.take(index)

@@ -1,0 +1,343 @@
+"""A trained model over feature rows: linear learners and forests, their combination, and calibrated probabilities.
+
+Every learner gives each class a score. The evidence for class c in a row is e_c = Σ wₘ·score_mc, where the scores of
+learners that compare classes with each other (softmax, votes) are centred: their mean over the classes is subtracted.
+Label c is then present with probability p_c = σ(a·e_c + b_c), and with probability p_c / (1 − Π(1 − p)) in a row that
+has at least one label. Slope a and offsets b come from the annotator's likelihood (`spml.calibration`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from spml.errors import InputError
+from spml.models.heads import Outputs
+
+Float64 = npt.NDArray[np.float64]
+
+_BLOCK = 2**23  # numbers in memory at a time
+
+
+@runtime_checkable
+class FeatureSource(Protocol):
+    """Rows of features that are read in blocks, such as a `FeatureStore`."""
+
+    dim: int
+
+    def __len__(self) -> int: ...
+    def block(self, rows: npt.NDArray[np.int64]) -> Any: ...
+
+
+class LinearLearner(nn.Module):
+    """Scores W·(x − mean)/deviation + b.
+
+    Parameters
+    ----------
+    weight : Tensor of shape (n_classes, n_features)
+        On standardised features.
+    bias : Tensor of shape (n_classes,)
+    mean, deviation : Tensor of shape (n_features,)
+    """
+
+    kind = "linear"
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, weight: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor) -> None:
+        super().__init__()
+        for name, value in (("weight", weight), ("bias", bias), ("mean", mean), ("deviation", deviation)):
+            self.register_buffer(name, value)
+
+    @classmethod
+    def empty(cls, dim: int, classes: int) -> LinearLearner:
+        return cls(torch.zeros(classes, dim), torch.zeros(classes), torch.zeros(dim).double(), torch.ones(dim).double())
+
+    @property
+    def description(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+    def forward(self, features: Tensor) -> Tensor:
+        features = (features - self.mean.to(features.dtype)) / self.deviation.to(features.dtype)
+        return F.linear(features, self.weight.to(features.dtype), self.bias.to(features.dtype))
+
+    def sparse_scores(self, rows: Any) -> Float64:
+        """Scores of the rows of a scipy CSR matrix."""
+        weight = (self.weight.double() / self.deviation.double()).cpu().numpy()
+        shift = self.bias.double().cpu().numpy() - weight @ self.mean.double().cpu().numpy()
+        return np.asarray(rows @ weight.T + shift, np.float64)
+
+
+class Forest(nn.Module):
+    """A bagged ensemble of decision trees as plain arrays: the mean of the class shares in the leaves.
+
+    A row moves from node i to `branches[i, 0]` if its feature `feature[i]` is at most `threshold[i]`, otherwise to
+    `branches[i, 1]`. The children of a leaf are the leaf itself, so that all rows can take `depth` steps. A leaf holds
+    only its classes, as pairs of class and share, padded with shares of 0.
+
+    Parameters
+    ----------
+    roots : int Tensor of shape (n_trees,)
+    branches : int Tensor of shape (n_nodes, 2)
+    feature : int Tensor of shape (n_nodes,)
+    threshold : Tensor of shape (n_nodes,)
+    leaf : int Tensor of shape (n_nodes,)
+        Number of the leaf; 0 for inner nodes.
+    leaf_class : int Tensor of shape (n_leaves, m)
+    leaf_share : Tensor of shape (n_leaves, m)
+    depth : int
+    classes : int
+    """
+
+    kind = "forest"
+    roots: Tensor
+    branches: Tensor
+    feature: Tensor
+    threshold: Tensor
+    leaf: Tensor
+    leaf_class: Tensor
+    leaf_share: Tensor
+
+    def __init__(self, arrays: Mapping[str, Tensor], depth: int, classes: int) -> None:
+        super().__init__()
+        for name in ("roots", "branches", "feature", "threshold", "leaf", "leaf_class", "leaf_share"):
+            self.register_buffer(name, arrays[name])
+        self.depth, self.classes = depth, classes
+
+    @classmethod
+    def empty(cls, classes: int, trees: int, nodes: int, leaves: int, width: int, depth: int) -> Forest:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.int32)
+
+        arrays = {"roots": zeros(trees), "branches": zeros(nodes, 2), "feature": zeros(nodes), "leaf": zeros(nodes)}
+        arrays |= {"threshold": torch.zeros(nodes), "leaf_class": zeros(leaves, width)}
+        return cls(arrays | {"leaf_share": torch.zeros(leaves, width)}, depth, classes)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        leaves, width = self.leaf_class.shape
+        sizes = {"trees": len(self.roots), "nodes": len(self.feature), "leaves": leaves, "width": width}
+        return {"kind": self.kind, **sizes, "depth": self.depth}
+
+    def votes(self, features: Tensor) -> Tensor:
+        """The mean class shares, (B, L), in the precision of the features; they are compared as float32."""
+        values = features.float()
+        node = self.roots.long().expand(len(values), -1)
+        feature, threshold, branches = self.feature.long(), self.threshold, self.branches.long()
+        for _ in range(self.depth):
+            right = values.gather(1, feature[node]) > threshold[node]
+            node = branches[node].gather(2, right.long()[..., None])[..., 0]
+        leaf = self.leaf.long()[node]
+        shares = self.leaf_share.to(features.dtype)[leaf].flatten(1)
+        totals = torch.zeros(len(values), self.classes, dtype=features.dtype, device=features.device)
+        return totals.scatter_add(1, self.leaf_class.long()[leaf].flatten(1), shares) / len(self.roots)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logarithms of the votes; half a vote is added to every class, so that they are finite."""
+        trees = len(self.roots)
+        return torch.log((self.votes(features) * trees + 0.5) / (trees + 0.5 * self.classes))
+
+    def sparse_scores(self, rows: Any) -> Float64:
+        """Scores of the rows of a scipy CSR matrix."""
+        return _array(self(torch.from_numpy(rows.toarray()).double()))
+
+
+class ExternalLearner(nn.Module):
+    """A fitted scikit-learn classifier. It lives in memory only: it cannot be saved or moved to a GPU."""
+
+    kind = "external"
+
+    def __init__(self, classifier: Any, classes: int) -> None:
+        super().__init__()
+        self.classifier, self.classes = classifier, classes
+
+    @property
+    def description(self) -> dict[str, Any]:
+        raise InputError(
+            f"a model with the scikit-learn classifier {type(self.classifier).__name__} cannot be saved by spml: "
+            "train with base='auto', or save the estimator with joblib"
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.from_numpy(self.sparse_scores(features.cpu().numpy())).to(features.device)
+
+    def sparse_scores(self, rows: Any) -> Float64:
+        return external_scores(self.classifier.predict_proba(rows), self.classifier.classes_, self.classes)
+
+
+def external_scores(probabilities: npt.NDArray[Any], observed: Sequence[int], classes: int) -> Float64:
+    """Log-probabilities of all classes, (N, L), from those of the observed ones; no probability is below 1e-4 / L."""
+    full = np.zeros((len(probabilities), classes))
+    full[:, np.asarray(observed, np.int64)] = probabilities
+    full = full * (1 - 1e-4) + 1e-4 / classes
+    return np.asarray(np.log(full / full.sum(axis=1, keepdims=True)))
+
+
+Learner = LinearLearner | Forest | ExternalLearner
+
+
+class FeatureModel(nn.Module):
+    """A trained model over feature rows; see this module's description for the formulas.
+
+    Parameters
+    ----------
+    learners : sequence of LinearLearner, Forest or ExternalLearner
+    weights : sequence of float
+        Weight of every learner.
+    slope : float
+        a of the calibration.
+    offsets : array of shape (n_classes,)
+        b of the calibration.
+    dim : int
+        Number of features per row.
+    centred : bool
+        Whether the scores of every learner are centred.
+    at_least_one : bool
+        Whether every row has at least one label.
+
+    Examples
+    --------
+    >>> learner = LinearLearner(torch.eye(3), torch.zeros(3), torch.zeros(3), torch.ones(3))
+    >>> model = FeatureModel([learner], [1.0], slope=1.0, offsets=np.zeros(3), dim=3)
+    >>> model.presence(np.zeros((2, 3))).round(2)
+    array([[0.57, 0.57, 0.57],
+           [0.57, 0.57, 0.57]])
+    """
+
+    weights: Tensor
+    slope: Tensor
+    offsets: Tensor
+
+    def __init__(
+        self,
+        learners: Sequence[Learner],
+        weights: Sequence[float],
+        *,
+        slope: float,
+        offsets: npt.NDArray[Any],
+        dim: int,
+        centred: bool = True,
+        at_least_one: bool = True,
+    ) -> None:
+        super().__init__()
+        self.learners = nn.ModuleList(learners)
+        self.register_buffer("weights", torch.tensor(list(weights), dtype=torch.float64))
+        self.register_buffer("slope", torch.tensor(slope, dtype=torch.float64))
+        self.register_buffer("offsets", torch.as_tensor(offsets, dtype=torch.float64))
+        self.dim, self.centred, self.at_least_one = dim, centred, at_least_one
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What `feature_model_from_description` needs besides the state dict; JSON."""
+        learners = [learner.description for learner in self.learners]
+        known = {"features": self.dim, "num_classes": self.num_classes, "learners": learners}
+        return {**known, "centred": self.centred, "at_least_one": self.at_least_one}
+
+    def forward(self, features: Tensor) -> Outputs:
+        """Logits of `presence` for dense rows (B, dim)."""
+        scores = [learner(features) for learner in self.learners]
+        present = self.presence_of(self._evidence(scores))
+        return Outputs(torch.logit(present.clamp(1e-7, 1 - 1e-7)).to(features.dtype))
+
+    def presence(self, features: Any) -> Float64:
+        """P(label present | features, the row has at least one label).
+
+        Parameters
+        ----------
+        features : FeatureStore, array, tensor or scipy sparse matrix of shape (N, dim)
+
+        Returns
+        -------
+        float64 array of shape (N, L)
+
+        Raises
+        ------
+        InputError
+            If the number of features differs from the training rows'.
+        """
+        return np.concatenate([_array(self.presence_of(block)) for block in self._evidence_blocks(features)])
+
+    def evidence(self, features: Any) -> Float64:
+        """e in the model of this module, (N, L): the input of the calibration."""
+        return np.concatenate([_array(block) for block in self._evidence_blocks(features)])
+
+    def _evidence_blocks(self, features: Any) -> Iterator[Tensor]:
+        if features.shape[1] != self.dim if hasattr(features, "shape") else features.dim != self.dim:
+            given = features.shape[1] if hasattr(features, "shape") else features.dim
+            raise InputError(f"{given} features per row, but the model was trained on {self.dim}")
+        trees = [len(learner.roots) for learner in self.learners if isinstance(learner, Forest)]
+        widest = max(self.dim, 4 * self.num_classes, *[4 * count for count in trees], 1)
+        rows = len(features) if isinstance(features, FeatureSource) else features.shape[0]
+        size = max(1, _BLOCK // widest)
+        for start in range(0, rows, size):
+            part = np.arange(start, min(start + size, rows))
+            block = features.block(part) if isinstance(features, FeatureSource) else features[start : part[-1] + 1]
+            with torch.inference_mode():
+                yield self._evidence(self._scores(block))
+
+    def _scores(self, block: Any) -> list[Tensor]:
+        """Every learner's scores in double precision: those of a row do not depend on the other rows of a call."""
+        device = self.offsets.device
+        if hasattr(block, "tocsr"):
+            block = block.tocsr()
+            return [torch.from_numpy(learner.sparse_scores(block)).to(device) for learner in self.learners]  # type: ignore[operator]
+        dense = torch.as_tensor(np.ascontiguousarray(block) if isinstance(block, np.ndarray) else block)
+        dense = dense.to(device).double()
+        return [learner(dense).double() for learner in self.learners]
+
+    def _evidence(self, scores: Sequence[Tensor]) -> Tensor:
+        total = torch.zeros_like(scores[0])
+        for weight, score in zip(self.weights, scores, strict=True):
+            total = total + weight.to(score.dtype) * (centred(score) if self.centred else score)
+        return total
+
+    def presence_of(self, evidence: Tensor) -> Tensor:
+        """The presence that follows from the evidence."""
+        calibrated = self.slope.to(evidence.dtype) * evidence + self.offsets.to(evidence.dtype)
+        present = torch.sigmoid(calibrated)
+        if self.at_least_one:
+            some = -torch.expm1(F.logsigmoid(-calibrated).sum(-1, keepdim=True))
+            present = (present / some.clamp(min=1e-30)).clamp(max=1.0)
+        return present
+
+
+def centred(scores: Tensor) -> Tensor:
+    """Scores minus their mean over the classes."""
+    return scores - scores.mean(-1, keepdim=True)
+
+
+def feature_model_from_description(description: Mapping[str, Any]) -> FeatureModel:
+    """Build the model of a description; load its state dict afterwards.
+
+    Examples
+    --------
+    >>> learner = LinearLearner.empty(dim=4, classes=2)
+    >>> model = FeatureModel([learner], [1.0], slope=2.0, offsets=np.zeros(2), dim=4)
+    >>> again = feature_model_from_description(model.description)
+    >>> again.load_state_dict(model.state_dict())
+    <All keys matched successfully>
+    """
+    dim, classes = description["features"], description["num_classes"]
+    learners: list[Learner] = []
+    for each in description["learners"]:
+        sizes = {name: value for name, value in each.items() if name != "kind"}
+        linear = each["kind"] == LinearLearner.kind
+        learners.append(LinearLearner.empty(dim, classes) if linear else Forest.empty(classes, **sizes))
+    options = {name: description[name] for name in ("centred", "at_least_one")}
+    return FeatureModel(learners, [1.0] * len(learners), slope=1.0, offsets=np.zeros(classes), dim=dim, **options)
+
+
+def _array(values: Tensor) -> Float64:
+    return values.double().cpu().numpy()
