@@ -74,7 +74,7 @@ class FeatureStore:
         if len(source.shape) != 2:
             raise InputError(f"{self._name}: features must be a matrix, not of shape {tuple(source.shape)}.")
         self._shape: tuple[int, int] = (int(source.shape[0]), int(source.shape[1]))
-        mapped = self._name != "the features" and not self._sparse
+        mapped = self._name != "the features" and not self.is_sparse
         self._pages = MappedPages(self._array) if mapped else None
         self._windows = windows_of(self._array) if mapped else None
 
@@ -150,7 +150,7 @@ class FeatureStore:
         Sparse and dense copies of a matrix differ.
         """
         digest, every, size = hashlib.sha256(repr(self._shape).encode()), np.arange(len(self)), self._block
-        if self._sparse:  # its zeros would take minutes
+        if self.is_sparse:  # its zeros would take minutes
             return _sparse_digest(self._array)
         for number in self.reading(every, size):
             block = self._dense(every[number * size : (number + 1) * size]).cpu().numpy()
