@@ -448,7 +448,7 @@ def test_run_json_of_another_program_is_kept(spml, matrix, tmp_path):
     (tmp_path / "run" / "run.json").write_text('{"other": 1}')
     code, text = spml(*matrix, tmp_path / "run")
     assert code == 2
-    assert "run.json was not written by spml" in text
+    assert "run.json is damaged, or was not written by spml" in text
     assert (tmp_path / "run" / "run.json").read_text() == '{"other": 1}'
 
 
@@ -638,13 +638,20 @@ def test_predict_warns_about_an_unfinished_run(spml, photos, trained, tmp_path):
         assert text.count("is an unfinished run (2 of 3 epochs)") == 1
 
 
-@pytest.mark.parametrize(("file", "content"), [("run.json", "{"), ("run.json", "{}"), ("names.json", "[1,")])
-def test_damaged_files_of_a_run_are_named(spml, trained, tmp_path, file, content):
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("run.json", "{", "is damaged, or was not written by spml"),
+        ("run.json", "{}", "is damaged, or was not written by spml"),
+        ("names.json", "[1,", "was changed after the training"),
+    ],
+)
+def test_damaged_files_of_a_run_are_named(spml, trained, tmp_path, file, content, problem):
     shutil.copytree(trained, tmp_path / "run")
     (tmp_path / "run" / file).write_text(content)
     code, text = spml("info", tmp_path / "run")
     assert code == 2
-    assert f"{file} was not written by spml" in text
+    assert f"{file} {problem}" in text
 
 
 def test_the_meaning_of_zeros_is_printed(spml, matrix, tmp_path):

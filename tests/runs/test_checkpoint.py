@@ -37,7 +37,7 @@ def test_background_writer_copies_and_reports_failures(tmp_path, monkeypatch):
 
 def test_damaged_checkpoint_is_named(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"not one")
-    with pytest.raises(InputError, match=r"x\.safetensors was not written by spml"):
+    with pytest.raises(InputError, match=r"x\.safetensors is damaged, or was not written by spml"):
         read_tensors(tmp_path / "x.safetensors")
     with pytest.raises(InputError, match="no such file"):
         read_tensors(tmp_path / "y.safetensors")

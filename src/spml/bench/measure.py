@@ -3,19 +3,55 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from spml import metrics
 from spml.data.dataset import Dataset
+from spml.errors import InputError
 from spml.methods import method
+from spml.runs.files import read_json
+from spml.runs.schema import damaged
 from spml.training.experiment import Experiment
 from spml.training.label_draw import LabelDraw
 
 Row = dict[str, Any]
+"""What was measured of one run: the columns of a table of runs."""
+
+Score = Annotated[float, Meta(ge=0, le=1)]
+
+
+class StoredRow(TypedDict):
+    """The file of a result. A run that diverged has no measurements; other keys are columns of the table."""
+
+    method: str
+    settings: str
+    seed: int
+    validation_map: Score | None
+    seconds: float | None
+    best_epoch: NotRequired[int]
+    diverged: NotRequired[bool]
+    test_map: NotRequired[Score | None]
+    test_ap: NotRequired[list[Score]]
+    validation_curve: NotRequired[list[float]]
+    recovery_map: NotRequired[Score | None]
+    recovery_unobserved_map: NotRequired[Score | None]
+
+
+def read_row(path: Path) -> Row:
+    """Read the result of a run; raises `InputError` if the file is damaged."""
+    try:
+        row = cast(Row, read_json(path, StoredRow))
+    except InputError as error:
+        raise InputError(f"{error}: delete it, and run the same command again to compute it") from None
+    if "test_map" not in row and not row.get("diverged"):
+        raise damaged(path, "it has no measurements: delete it, and run the same command again to compute it")
+    return row
 
 
 def described(experiment: Experiment) -> Row:

@@ -18,7 +18,7 @@ import torch
 
 from spml.bench.code_version import code_version
 from spml.bench.data import DataSource
-from spml.bench.measure import Row, described, diverged, measure
+from spml.bench.measure import Row, described, diverged, measure, read_row
 from spml.bench.workers import in_workers, interrupted
 from spml.data.dataset import Dataset
 from spml.data.stores.features import FeatureStore
@@ -29,6 +29,7 @@ from spml.methods import METHODS, method
 from spml.models import build_classifier
 from spml.runs.files import atomic_path, read_tensors, write_tensors, write_text
 from spml.runs.folder import RunFolder, open_run
+from spml.runs.schema import damaged
 from spml.training.device import choose_device
 from spml.training.experiment import Experiment
 from spml.training.label_draw import LabelDraw
@@ -84,7 +85,7 @@ class Runner:
             self._run_networks([each for each in missing.values() if not each.features], clock)
             if not all(path.exists() for path in missing):  # workers import the code anew
                 raise InputError("The code changed while the benchmark ran. Run the same command again to resume it")
-        return [json.loads(self.path(each).read_text(encoding="utf-8")) for each in experiments]
+        return [read_row(self.path(each)) for each in experiments]
 
     def path(self, experiment: Experiment) -> Path:
         """The file of an experiment's result."""
@@ -188,8 +189,7 @@ class Runner:
         """Train a network, unless it has a result, and return that."""
         path, dataset, device = self.path(experiment), self.dataset(experiment), choose_device(self.device)
         if path.exists():
-            existing: Row = json.loads(path.read_text(encoding="utf-8"))
-            return existing
+            return read_row(path)
         resumed = (path.parent / "last.safetensors").exists()
         resident = _start_memory_count(dataset, device)
         head = head_of(experiment, method(experiment.method, **experiment.settings), dataset)
@@ -269,9 +269,14 @@ class Runner:
         write_text(path, json.dumps(row))
 
     def _head_as_run(self, experiment: Experiment, path: Path) -> RunFolder:
-        row = json.loads(path.read_text(encoding="utf-8"))
-        tensors, _ = read_tensors(path.with_suffix(".safetensors"))
+        row, weights = read_row(path), path.with_suffix(".safetensors")
+        tensors, _ = read_tensors(weights)
         draw, dataset = experiment.draw or LabelDraw(), self.dataset(experiment)
+        store, classes = dataset.store, len(dataset.classes)
+        assert isinstance(store, FeatureStore)
+        shapes = {"weight": (store.dim, classes), "bias": (classes,)}
+        if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
+            raise damaged(weights, "its tensors do not fit the data; delete it, and run the same command again")
         learned = draw.select(dataset, METHODS[experiment.method].needs.labels)[1]
         drawn = with_drawn_labels(dataset, draw)
         blocks = np.array_split(np.arange(len(dataset)), max(1, len(dataset) // 4096))

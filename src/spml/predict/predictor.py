@@ -23,8 +23,9 @@ from spml.models.feature_classifier import FeatureClassifier
 from spml.predict.inputs import InputBlock, InputSpec, open_files
 from spml.predict.writers import FORMATS, open_writer
 from spml.recover import recover as recover_labels
-from spml.runs.files import read_json, read_record
-from spml.runs.folder import PREDICTIONS, best_network, check_output_path, open_run
+from spml.runs.files import read_record
+from spml.runs.folder import PREDICTIONS, best_network, check_files, check_output_path, open_run, read_run_record
+from spml.runs.schema import PredictionsRecord, damaged
 from spml.training.device import choose_device, keep_freed_memory
 from spml.training.progress import bars
 
@@ -127,14 +128,18 @@ def open_predictor(run: Path, device: str = "auto") -> Predictor:
     if not (run / "best.safetensors").exists():
         raise InputError(f"{run} is not a finished run: it has no best.safetensors")
     finished = (run / PREDICTIONS).exists()
-    options = read_record(run / PREDICTIONS)["source"]["options"] if finished else {}
+    record = read_run_record(run)
+    check_files(run, record, ("best.safetensors", *([PREDICTIONS] if finished else [])))
+    options = read_record(run / PREDICTIONS, PredictionsRecord)["source"]["options"] if finished else {}
 
     def decide() -> Decision:
         recovered = recover_labels(open_run(run))
         return Decision(recovered.calibration, recovered.thresholds)
 
-    classes = tuple(read_json(run / "run.json", "classes")["classes"])
-    return Predictor(run, best_network(run), classes, decide, policy=options.get("policy", "squash"), device=device)
+    network, policy = best_network(run), options.get("policy", "squash")
+    if network.num_classes != len(record["classes"]) or policy not in ("squash", "crop"):
+        raise damaged(run / "run.json", f"its {len(record['classes'])} classes do not fit the network")
+    return Predictor(run, network, tuple(record["classes"]), decide, policy=policy, device=device)
 
 
 def predict_files(

@@ -3,8 +3,9 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
+import msgspec
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -17,7 +18,8 @@ from spml.labels import KEstimate
 from spml.metrics import mean_average_precision
 from spml.predict.predictor import Decision, Predictor
 from spml.runs.files import copy_tensors, read_json, write_text
-from spml.runs.folder import RunFolder, new_network
+from spml.runs.folder import RunFolder, stored_network
+from spml.runs.schema import Names, damaged
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
@@ -40,6 +42,23 @@ class TrainingRecord:
     """mAP on the validation rows, where unknown labels count as absent."""
     test_map: float | None
     """mAP on the test rows, if their full labels are known."""
+
+
+class DecisionRecord(TypedDict):
+    """Calibration and thresholds, as stored in config.json; None stands for an infinite threshold."""
+
+    calibration: dict[str, Any]
+    thresholds: list[float | None]
+
+
+class PretrainedConfig(TypedDict):
+    """config.json."""
+
+    model: dict[str, Any]
+    classes: Names
+    image_policy: Literal["squash", "crop"]
+    decision: DecisionRecord | None
+    training: TrainingRecord
 
 
 def is_pretrained(folder: Path) -> bool:
@@ -83,22 +102,20 @@ def save_pretrained(predictor: Predictor, training: TrainingRecord, folder: Path
 
 def load_pretrained(folder: Path, device: str = "auto") -> tuple[Predictor, TrainingRecord]:
     """Read what `save_pretrained` wrote: the predictor, and how it was trained."""
-    config = read_json(folder / CONFIG, "model", "classes", "image_policy", "decision", "training")
+    config = read_json(folder / CONFIG, PretrainedConfig)
+    training = msgspec.convert(config["training"], TrainingRecord)
     try:
-        training = TrainingRecord(**config["training"])
-    except TypeError as error:
-        raise InputError(f"{folder / CONFIG} was not written by this version of spml ({error})") from None
-    network = new_network(config["model"])
-    try:
-        network.load_state_dict(load_file(folder / WEIGHTS))
-    except (SafetensorError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{folder / WEIGHTS} does not fit {folder / CONFIG} ({reason})") from None
+        tensors = load_file(folder / WEIGHTS)
+    except SafetensorError as error:
+        raise damaged(folder / WEIGHTS, error) from None
+    network = stored_network(folder / WEIGHTS, config["model"], tensors)
+    if network.num_classes != len(config["classes"]):
+        raise damaged(folder / CONFIG, f"it has {len(config['classes'])} classes, the network {network.num_classes}")
 
     def decide() -> Decision:
         if config["decision"] is None:
             raise InputError(f"{folder} holds no calibration: its run had no labelled rows to calibrate with")
-        return _read_decision(config["decision"])
+        return _read_decision(folder / CONFIG, config["decision"], len(config["classes"]))
 
     classes, policy = tuple(config["classes"]), config["image_policy"]
     return Predictor(folder, network.eval(), classes, decide, policy=policy, device=device), training
@@ -142,11 +159,17 @@ def _decision_record(predictor: Predictor) -> dict[str, Any] | None:
     }
 
 
-def _read_decision(record: dict[str, Any]) -> Decision:
-    numbers = dict(record["calibration"], k=KEstimate(**record["calibration"]["k"]))
-    numbers |= {name: np.array(numbers[name], np.float64) for name in ("offsets", "frequencies")}
+def _read_decision(path: Path, record: DecisionRecord, classes: int) -> Decision:
+    try:
+        numbers = dict(record["calibration"], k=KEstimate(**record["calibration"]["k"]))
+        numbers |= {name: np.array(numbers[name], np.float64) for name in ("offsets", "frequencies")}
+        calibration = Calibration(**numbers)
+    except (TypeError, KeyError, ValueError) as error:
+        raise damaged(path, f"the calibration: {error}") from None
     thresholds = np.array([np.inf if value is None else value for value in record["thresholds"]], np.float64)
-    return Decision(Calibration(**numbers), thresholds)
+    if {len(thresholds), *(numbers[name].size for name in ("offsets", "frequencies"))} != {classes}:
+        raise damaged(path, f"the calibration does not fit {classes} classes")
+    return Decision(calibration, thresholds)
 
 
 def _model_card(config: dict[str, Any], training: TrainingRecord) -> str:

@@ -20,7 +20,7 @@ from spml.report.axes import Axis
 from spml.report.figures import heat_map
 from spml.report.markup import Html
 from spml.report.tables import trained_on_more_labels
-from spml.runs.files import read_tensors
+from spml.runs.files import load_weights, read_tensors
 from spml.runs.folder import RunFolder
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -113,14 +113,14 @@ def own_loss(run: RunFolder, labels: Labels) -> Loss:
     """The objective of the run's method, with its state at the best epoch."""
     settings: Mapping[str, Any] = {key: value for key, value in run.record["method"].items() if key != "name"}
     trained: Method = method(run.method, **settings)
-    state = read_tensors(run.folder / "best-memory.safetensors")[0]
+    state, _ = read_tensors(run.folder / "best-memory.safetensors")
     uses_soft_labels = trained.needs.soft_labels and bool(state)
     # A method with several views is evaluated on one view, as it is on features.
     features = not isinstance(run.store, ImageStore) or len(trained.needs.views) > 1
     seed = run.record["train"]["seed"]
     problem = Problem(labels, run.record["k"], seed, soft_labels=uses_soft_labels, features=features)
     trained.prepare(problem)
-    trained.load_state_dict(state)
+    load_weights(trained, state, run.folder / "best-memory.safetensors")
     trained.eval()
     clock = Clock(run.best["epoch"], run.record["train"]["epochs"])
     if uses_soft_labels:  # the loss is a cross-entropy to soft labels, not an objective of the labels

@@ -1,21 +1,24 @@
 """Files of a run: text, JSON and tensors, always written atomically. Re-exports the writer and the lock."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from spml.atomic import atomic_path as atomic_path
 from spml.atomic import explain_write_errors as explain_write_errors
 from spml.atomic import lock_folder as lock_folder
 from spml.errors import InputError
+from spml.runs.schema import check_schema, damaged
 
 _RECORD = "record"
+T = TypeVar("T")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -44,37 +47,51 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], record: str) -> None:
             raise OSError(str(error)) from error
 
 
-def read_json(path: Path, *keys: str) -> Any:
-    """Read a JSON file of a run; raises `InputError` if it is missing, unreadable or lacks one of the keys."""
+def read_json(path: Path, schema: type[T]) -> T:
+    """Read a JSON file; raises `InputError` if it is missing, unreadable or does not fit the schema."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except ValueError as error:
-        raise InputError(f"{path} was not written by spml ({error})") from None
-    for key in keys:
-        if not isinstance(content, dict) or key not in content:
-            raise InputError(f"{path} was not written by spml ({key!r} is missing)")
-    return content
+    except (ValueError, RecursionError) as error:  # includes UnicodeDecodeError
+        raise damaged(path, error) from None
+    return check_schema(path, content, schema)
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path, schema: type[T]) -> T:
     """Read the record of a file written by `write_tensors`, without its tensors."""
-    return _read(path, tensors=False)[1]
+    return _read(path, schema, tensors=False)[1]
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_tensors(path: Path, schema: Any = dict[str, Any]) -> tuple[dict[str, Tensor], Any]:
     """Read the tensors and the record of a file written by `write_tensors`."""
-    return _read(path, tensors=True)
+    return _read(path, schema, tensors=True)
 
 
-def _read(path: Path, tensors: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _read(path: Path, schema: type[T], tensors: bool) -> tuple[dict[str, Tensor], T]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
     try:
         with safe_open(path, framework="pt") as file:
             record = json.loads((file.metadata() or {})[_RECORD])
             names = list(file.keys()) if tensors else []
-            return {name: file.get_tensor(name) for name in names}, record
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise InputError(f"{path} was not written by spml ({error})") from None
+            content = {name: file.get_tensor(name) for name in names}
+    except KeyError:
+        raise damaged(path, "it has no record") from None
+    except (SafetensorError, ValueError, RecursionError) as error:
+        raise damaged(path, error) from None
+    return content, check_schema(path, record, schema, "the record: ")
+
+
+def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Load a state dict that was read from a file; raises `InputError` if it does not fit."""
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise damaged(path, f"its tensors do not fit the network: {' '.join(str(error).split())[:200]}") from None
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,12 +1,16 @@
 """Run folders: the trained network, the observed labels and the predictions, read back from disk."""
 
+import json
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from spml.data.dataset import Store
 from spml.data.detect import open_data
@@ -15,24 +19,74 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.models import Classifier, classifier_from_description
 from spml.models.feature_classifier import FeatureClassifier, feature_classifier_from_description
-from spml.runs.files import read_json, read_record, read_tensors
+from spml.runs.files import digest, load_weights, read_json, read_record, read_tensors, write_text
 from spml.runs.log import read_log
+from spml.runs.schema import (
+    BestRecord,
+    PredictionsRecord,
+    RowNames,
+    RunRecord,
+    check_parts,
+    check_probabilities,
+    damaged,
+)
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 
 PREDICTIONS = "predictions.safetensors"
 
+PARTS = ("train", "validation", "test")
+BOUND_FILES = (
+    *("names.json", "labels.npz", "truth.npz", "best.safetensors", "best-memory.safetensors"),
+    PREDICTIONS,
+)
+"""The files of a finished run whose digests run.json records. `last.safetensors` and the log may still change."""
+
+_MAX_SETTING = 65_536  # of a network: image size, width of a head
+_RESTORE = "Restore it from a copy, or train again in another folder"
 _RESUME = "Run the same `spml train` command to resume it"
 _TABLES = (".csv", ".tsv", ".parquet", ".pq")  # suffixes that `open_data` takes for tables
 
 
+class RunWarning(UserWarning):
+    """A run can be used, but not everything about it could be checked."""
+
+
 def best_network(folder: Path) -> Classifier | FeatureClassifier:
     """The network of a run's best epoch."""
-    tensors, record = read_tensors(folder / "best.safetensors")
-    network = new_network(record["model"])
-    network.load_state_dict(tensors)
+    path = folder / "best.safetensors"
+    tensors, record = read_tensors(path, BestRecord)
+    network = stored_network(path, record["model"], tensors)
     return network.eval()
+
+
+def stored_network(path: Path, model: dict[str, Any], tensors: Mapping[str, Tensor]) -> Classifier | FeatureClassifier:
+    """The network that a file describes, with its weights; raises `InputError` if they do not fit each other.
+
+    A damaged description could ask for terabytes: a layer that the file does not hold is never allocated.
+    """
+    largest = max((max(tensor.shape, default=1) for tensor in tensors.values()), default=0)
+    numbers = [value for value in _numbers(model) if isinstance(value, int)]
+    if any(abs(number) > max(largest, _MAX_SETTING) for number in numbers):
+        raise damaged(path, f"the network is described as larger than its tensors ({max(numbers)})")
+    try:
+        network = new_network(model)
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise damaged(path, f"the description of the network: {type(error).__name__}: {error}") from None
+    load_weights(network, tensors, path)
+    return network
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """All numbers in a nested description."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(part)
+    elif isinstance(value, int | float):
+        yield value
 
 
 def new_network(model: dict[str, Any]) -> Classifier | FeatureClassifier:
@@ -130,28 +184,103 @@ def open_run(folder: str | Path) -> RunFolder:
         raise InputError(f"{path} is not a run: it has no run.json. Create one with `spml train DATA --out {path}`")
     if not (path / PREDICTIONS).exists():
         raise InputError(unfinished(path) or f"{path} is an unfinished run. {_RESUME}")
-    tensors, extra = read_tensors(path / PREDICTIONS)
-    best = read_record(path / "best.safetensors")["best"]
+    record = read_run_record(path)
+    check_files(path, record)
+    tensors, extra = read_tensors(path / PREDICTIONS, PredictionsRecord)
+    if missing := {"probabilities", *PARTS} - tensors.keys():
+        raise damaged(path / PREDICTIONS, f"it lacks {', '.join(sorted(missing))}")
+    probabilities, *parts = (_array(path / PREDICTIONS, tensors[name]) for name in ("probabilities", *PARTS))
+    names = read_json(path / "names.json", RowNames)
+    labels = _read_labels(path / "labels.npz", record["classes"], len(names))
+    truth = path / "truth.npz"
+    check_parts(path / PREDICTIONS, len(names), dict(zip(PARTS, parts, strict=True)))
+    shape = (len(names), len(record["classes"]))
+    check_probabilities(path / PREDICTIONS, probabilities, shape, np.concatenate(parts))
     return RunFolder(
         folder=path,
-        record=read_json(path / "run.json", "method", "train", "model", "classes"),
-        best=best,
+        record=cast(dict[str, Any], record),
+        best=cast(dict[str, Any], read_record(path / "best.safetensors", BestRecord)["best"]),
         log=read_log(path / "log.jsonl"),
-        names=read_json(path / "names.json"),
-        labels=Labels.load(path / "labels.npz"),
-        truth=Labels.load(path / "truth.npz") if (path / "truth.npz").exists() else None,
-        probabilities=tensors["probabilities"].numpy(),
-        train=tensors["train"].numpy(),
-        validation=tensors["validation"].numpy(),
-        test=tensors["test"].numpy(),
-        source=extra["source"],
+        names=names,
+        labels=labels,
+        truth=_read_labels(truth, record["classes"], len(names)) if truth.exists() else None,
+        probabilities=probabilities,
+        train=parts[0],
+        validation=parts[1],
+        test=parts[2],
+        source=cast(dict[str, Any], extra["source"]),
     )
+
+
+def read_run_record(folder: Path) -> RunRecord:
+    """Read run.json."""
+    path = folder / "run.json"
+    record = read_json(path, RunRecord)
+    if len(set(record["classes"])) < len(record["classes"]):
+        raise damaged(path, "two classes have the same name")
+    return record
+
+
+def bind_files(folder: Path) -> None:
+    """Record the digest of every file of a finished run in run.json, so that they are recognised as one run."""
+    path = folder / "run.json"
+    record = read_json(path, RunRecord)
+    record["files"] = {name: digest(folder / name) for name in BOUND_FILES if (folder / name).exists()}
+    write_text(path, json.dumps(record, indent=2))
+
+
+def check_files(folder: Path, record: RunRecord, names: Collection[str] | None = None) -> None:
+    """Check that the files of a run are those that its training wrote.
+
+    Parameters
+    ----------
+    folder : Path
+    record : RunRecord
+        run.json.
+    names : collection of str, optional
+        The files to check; by default all.
+
+    Raises
+    ------
+    InputError
+        If a file is missing, was changed, or belongs to another run.
+    """
+    files = record.get("files")
+    for name in () if files is None else BOUND_FILES if names is None else names:
+        path, expected = folder / name, (files or {}).get(name)
+        if expected is not None and not path.is_file():
+            raise InputError(f"{path} is missing. {_RESTORE}")
+        if path.exists() and digest(path) != expected:
+            raise InputError(f"{path} was changed after the training, or belongs to another run. {_RESTORE}")
+    if files is None and (folder / PREDICTIONS).exists():
+        message = f"{folder} was trained by an earlier version of spml, which recorded no digests of its files: "
+        warnings.warn(f"{message}changes to them cannot be detected.", RunWarning, stacklevel=3)
+    if (folder / "best.safetensors").exists():
+        of_best, own = dict(read_record(folder / "best.safetensors", BestRecord)), dict(record)
+        of_best.pop("best")
+        own.pop("files", None)
+        if of_best != own:
+            raise InputError(f"{folder / 'best.safetensors'} belongs to another run than run.json. {_RESTORE}")
+
+
+def _array(path: Path, tensor: Tensor) -> npt.NDArray[Any]:
+    try:
+        return tensor.numpy()
+    except TypeError as error:  # a type that NumPy does not have
+        raise damaged(path, error) from None
+
+
+def _read_labels(path: Path, classes: Sequence[str], rows: int) -> Labels:
+    labels = Labels.load(path)
+    if list(labels.classes) != list(classes) or len(labels) != rows:
+        raise damaged(path, f"its {len(labels)} rows and classes must be those of names.json ({rows}) and run.json")
+    return labels
 
 
 def describe(folder: Path) -> dict[str, Any]:
     """A summary of the run in a folder and its files; also works for unfinished runs."""
     if (folder / "run.json").exists() and not (folder / PREDICTIONS).exists():
-        record = read_json(folder / "run.json", "method", "train", "model", "classes")
+        record = cast(dict[str, Any], read_run_record(folder))
         summary: dict[str, Any] = {"state": f"unfinished. {_RESUME}"}
         summary |= _summary(record, read_log(folder / "log.jsonl") if (folder / "log.jsonl").exists() else [])
     else:
@@ -179,7 +308,7 @@ def unfinished(folder: Path) -> str | None:
     done = sum(line["kind"] == "epoch" for line in lines)
     if not done or any(line["kind"] == "end" for line in lines):
         return None
-    epochs = read_json(folder / "run.json", "train")["train"]["epochs"]
+    epochs = read_run_record(folder)["train"]["epochs"]
     return f"{folder} is an unfinished run ({done} of {epochs} epochs). {_RESUME}"
 
 
@@ -187,7 +316,7 @@ def check_output_path(out: Path, folder: Path) -> None:
     """Raise `InputError` if an output file would replace the run's data, or would be mistaken for part of it."""
     if not (folder / PREDICTIONS).exists():  # an unfinished run does not record where its data is
         return
-    source = read_record(folder / PREDICTIONS)["source"]
+    source = read_record(folder / PREDICTIONS, PredictionsRecord)["source"]
     place, data, options = out.resolve(), Path(source["path"]), source["options"]
     if place in (data, Path(options.get("labels") or data)):
         raise InputError(f"--out {out} is a file the run was trained on: use another path")

@@ -7,6 +7,7 @@ from typing import Any
 
 from spml.errors import InputError
 from spml.runs.files import write_text
+from spml.runs.schema import LOG_LINES, LogLine, check_schema, damaged
 
 Tracker = Callable[[dict[str, float], int], None]
 """Receives the numbers of every line and its step."""
@@ -72,10 +73,19 @@ class RunLog:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """All complete lines of a log. A killed run may leave its last line incomplete."""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    try:
+        texts = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise damaged(path, error) from None
+    lines: list[dict[str, Any]] = []
+    for number, text in enumerate(texts, 1):
         try:
-            lines.append(json.loads(line))
-        except ValueError:
-            break
+            line = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            if number == len(texts):
+                break
+            raise damaged(path, f"line {number}: {error}") from None
+        kind = check_schema(path, line, LogLine, f"line {number}: ")["kind"]
+        check_schema(path, line, LOG_LINES.get(kind, LogLine), f"line {number}: ")
+        lines.append(line)
     return lines

@@ -1,14 +1,14 @@
 """Files that commands write for the user. Only files that a command wrote itself are replaced."""
 
-import hashlib
 import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spml.errors import InputError
-from spml.runs.files import read_json, write_text
+from spml.runs.files import digest, read_json, write_text
 from spml.runs.folder import check_output_path
+from spml.runs.schema import Digests
 
 OUTPUTS = "outputs.json"
 RUN_FILES = (
@@ -29,12 +29,12 @@ def writing_output(out: Path, *folders: Path, force: bool = False) -> Iterator[N
     if (out.parent / "run.json").exists() and out.name in (*RUN_FILES, OUTPUTS, "log.jsonl"):
         raise InputError(f"--out {out} is a file of the run itself: use another name")
     record = folders[0] / OUTPUTS
-    if out.is_file() and not force and _read(record).get(str(out.resolve())) != _digest(out):
+    if out.is_file() and not force and _read(record).get(str(out.resolve())) != digest(out):
         raise InputError(f"{out} already exists: use --force to replace it, or another --out")
     yield
     if out.is_file():
         with suppress(InputError):  # a run folder that cannot be written: the next command asks for --force
-            write_text(record, json.dumps({**_read(record), str(out.resolve()): _digest(out)}, indent=1))
+            write_text(record, json.dumps({**_read(record), str(out.resolve()): digest(out)}, indent=1))
 
 
 def check_overwrite(path: Path, overwrite: bool) -> None:
@@ -49,10 +49,5 @@ def check_results_folder(out: Path, marker: str, names: Collection[str]) -> None
         raise InputError(f"--out {out} already contains {found[0]}, which would be replaced: use another folder")
 
 
-def _read(record: Path) -> dict[str, str]:
-    return dict(read_json(record)) if record.exists() else {}
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _read(record: Path) -> Digests:
+    return read_json(record, Digests) if record.exists() else {}

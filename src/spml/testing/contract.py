@@ -12,6 +12,7 @@ import torch
 from spml.methods import Method, method
 from spml.methods.registry import import_plugins, imported_plugins
 from spml.runs.files import read_tensors
+from spml.runs.schema import CheckpointRecord
 from spml.testing import checks
 from spml.testing.tiny import MakeMethod, Stopped, run_bytes, tiny_run
 from spml.training.distributed import end_process
@@ -99,7 +100,7 @@ def _one_of_two(rank: int, names: list[str], temporary: str, plugins: tuple[str,
 
 
 def _compare(name: str, alone: Path, together: Path) -> None:
-    ones, twos = read_tensors(alone / "last.safetensors")[0], read_tensors(together / "last.safetensors")[0]
+    ones, twos = (read_tensors(run / "last.safetensors", CheckpointRecord)[0] for run in (alone, together))
     for key, value in ones.items():
         # A sum in another order may round a 16-bit number the other way.
         tolerance = 4e-3 if value.dtype in (torch.float16, torch.bfloat16) else 1e-4

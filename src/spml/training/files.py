@@ -10,6 +10,7 @@ from spml.labels import Labels
 from spml.runs.checkpoint import BackgroundWriter, TensorFile
 from spml.runs.files import read_json, read_tensors, write_text
 from spml.runs.log import RunLog, Tracker
+from spml.runs.schema import CheckpointRecord, RunRecord, damaged
 from spml.training.distributed import Processes
 from spml.training.state import TrainingState
 
@@ -41,12 +42,15 @@ class TrainingFiles:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps(self.record(), indent=2))
         if self.checkpoint.exists():
-            tensors, record = read_tensors(self.checkpoint)
+            tensors, record = read_tensors(self.checkpoint, CheckpointRecord)
             if record["labels"] != labels.fingerprint():  # its per-row memory would be meaningless
                 raise InputError(
                     f"{self.checkpoint} belongs to another data set: its labels differ from the current ones"
                 )
-            self.state.load(tensors, record)
+            try:
+                self.state.load(tensors, record)
+            except (RuntimeError, KeyError, ValueError, IndexError) as error:
+                raise damaged(self.checkpoint, f"its tensors do not fit this training: {error}") from None
         else:
             prepare()
             self.save()
@@ -97,7 +101,7 @@ def refuse_other_settings(path: Path, record: Record) -> None:
             return {k: v for part in parts for k, v in part.items()}
         return {name: value}
 
-    old = flat(read_json(path))
+    old = flat({key: value for key, value in read_json(path, RunRecord).items() if key != "files"})
     new = flat(json.loads(json.dumps(record)))
     differing = [n for n in sorted(old.keys() | new.keys()) if old.get(n) != new.get(n)]
     differing.sort(key=lambda name: (name != "method.name", name not in _DATA))  # the most informative ones first

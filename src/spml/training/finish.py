@@ -8,7 +8,7 @@ import torch
 
 from spml.data.dataset import Dataset
 from spml.runs.files import write_tensors, write_text
-from spml.runs.folder import PREDICTIONS, best_network, new_network
+from spml.runs.folder import PREDICTIONS, best_network, bind_files, new_network
 from spml.training.evaluation import predict
 from spml.training.trainer import Trainer
 
@@ -49,4 +49,5 @@ def finish(run: Trainer, dataset: Dataset, source: dict[str, Any]) -> None:
         write_text(folder / "names.json", json.dumps(dataset.names.tolist()))
         record = {"source": source, "data": dataset.name}
         write_tensors(folder / PREDICTIONS, {"probabilities": probabilities, **parts}, record)
+        bind_files(folder)
     processes.wait()

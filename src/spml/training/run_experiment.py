@@ -21,6 +21,7 @@ from spml.models import Classifier, build_classifier
 from spml.models.feature_classifier import FeatureClassifier
 from spml.runs.files import lock_folder, read_json, read_record
 from spml.runs.log import Tracker
+from spml.runs.schema import CheckpointRecord, RunRecord
 from spml.training.device import choose_device
 from spml.training.examples import Examples
 from spml.training.experiment import Experiment
@@ -173,8 +174,8 @@ def _discard_unstarted_run(run: Trainer) -> None:
     record, last, best = (run.folder / name for name in ("run.json", "last.safetensors", "best.safetensors"))
     if run.processes.first and record.exists():
         with lock_folder(run.folder):
-            before = read_json(record, "spml", "method", "train") if record.exists() else None
-            has_steps = best.exists() or (last.exists() and read_record(last)["step"] > 0)
+            before = dict(read_json(record, RunRecord)) if record.exists() else None
+            has_steps = best.exists() or (last.exists() and read_record(last, CheckpointRecord)["step"] > 0)
             if before not in (None, json.loads(json.dumps(run.record()))) and not has_steps:
                 last.unlink(missing_ok=True)
                 record.unlink()
