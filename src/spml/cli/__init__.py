@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from spml.cli import bench, info, methods, new_method, pack, predict, quickstart, recover, report, train
+from spml.cli import bench, info, methods, new_method, pack, predict, quickstart, recover, report, review, train
 from spml.cli.console import is_first_process
 from spml.errors import InputError
 
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for _module in (quickstart, train, predict, recover, report, info, methods, bench, pack, new_method):
+for _module in (quickstart, train, predict, recover, review, report, info, methods, bench, pack, new_method):
     _name = _module.__name__.rpartition(".")[2].replace("_", "-")
     app.command(_name, epilog=f"Example: {_module.EXAMPLE}")(_module.command)
 

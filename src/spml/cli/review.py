@@ -1,0 +1,97 @@
+"""spml review"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spml.cli.console import ForceOption, RunArgument
+from spml.errors import InputError
+
+EXAMPLE = "spml review runs/photos"
+
+HostOption = Annotated[str, typer.Option(help="Address to listen on. Other computers can connect to 0.0.0.0.")]
+PortOption = Annotated[
+    int | None, typer.Option(help="Port. Default: 8733, or a free one if that is taken.", min=0, max=65535)
+]
+BrowserOption = Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open the page in the browser.")]
+WhoOption = Annotated[str | None, typer.Option(help="Your name, recorded with each answer. Default: the login name.")]
+
+
+def command(
+    run: RunArgument,
+    decisions: Annotated[
+        Path | None, typer.Option(help="Database of answers. Default: review.db in the run folder.")
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Write the answers to .csv, .parquet or .json (Label Studio) instead of opening the page."),
+    ] = None,
+    import_: Annotated[
+        Path | None,
+        typer.Option("--import", help="Add the annotations of a Label Studio export (JSON); the page stays closed."),
+    ] = None,
+    rest_absent: Annotated[
+        bool, typer.Option(help="With --import: labels that an annotation does not mention are absent.")
+    ] = False,
+    who: WhoOption = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = None,
+    browser: BrowserOption = True,
+    force: ForceOption = False,
+) -> None:
+    """Confirm or correct the labels that a model recovered, in the browser.
+
+    Every answer is saved at once. `spml train DATA --decisions review.db` learns from the answers.
+    """
+    from spml.review.app import ReviewApp, open_decisions
+    from spml.review.exchange import export_decisions, import_label_studio
+    from spml.runs.folder import open_run
+
+    if rest_absent and import_ is None:
+        raise InputError("--rest-absent applies only to --import")
+    finished = open_run(run)
+    with open_decisions(finished, decisions) as answers:
+        if import_ is not None:
+            typer.echo(
+                f"{import_label_studio(answers, import_, rest_absent=rest_absent):,} new answers in {answers.path}"
+            )
+        if export is not None:
+            from spml.runs.outputs import writing_output
+
+            with writing_output(export, run, force=force):
+                number = export_decisions(answers, export)
+            typer.echo(f"Answers: {number:,}, in {export}")
+        if import_ is None and export is None:
+            app = ReviewApp(finished, answers, who or login_name())
+            app.start()
+            try:
+                serve(app.asgi, host, port, browser)
+            finally:
+                app.close()
+            typer.echo(f"\nStopped. {len(answers.current()):,} answers are saved in {answers.path}")
+            typer.echo(f"Next: spml train DATA --decisions {answers.path} --out RUN")
+
+
+def serve(application, host: str, port: int | None, browser: bool) -> None:  # type: ignore[no-untyped-def]
+    """Print the address, open the browser and serve until Ctrl-C."""
+    from spml.review.web import Server
+
+    server = Server(host, port)
+    typer.echo(f"Open {server.address}\nPress Ctrl-C to stop. Every answer is saved at once.")
+    if not server.is_local:
+        typer.echo(
+            f"Warning: with --host {host}, everybody who can reach this computer and knows the address above can see "
+            "the data and answer. The connection is not encrypted."
+        )
+    server.run(application(server.token, server.accepts), browser=browser)
+
+
+def login_name() -> str:
+    """The name of the person at this computer."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # no entry for this user
+        return ""

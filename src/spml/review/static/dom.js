@@ -1,0 +1,42 @@
+// Small helpers shared by both pages. Text never becomes markup.
+
+export const $ = (id) => document.getElementById(id);
+
+export function el(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "class") node.className = value;
+    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+export const percent = (value) => `${Math.round(100 * value)}%`;
+export const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
+
+export function stored(key, fallback = null) {
+  try { return localStorage.getItem(key) ?? fallback; } catch { return fallback; }
+}
+
+export function store(key, value) {
+  try { value === null ? localStorage.removeItem(key) : localStorage.setItem(key, value); } catch { /* private mode */ }
+}
+
+export function setUpTheme(button) {
+  const root = document.documentElement;
+  const saved = stored("spml-theme");
+  if (saved) root.dataset.theme = saved;
+  const flip = () => {
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    store("spml-theme", root.dataset.theme);
+  };
+  button.addEventListener("click", flip);
+  return flip;
+}
+
+// Whether a key press is meant for a text field or a list of choices.
+export const isTyping = (event) => event.target.matches?.("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey;

@@ -1,0 +1,288 @@
+// A grid of any number of cells, of which only the visible ones exist.
+
+import { el, percent } from "./dom.js";
+
+const FOOT = 28, GAP = 10, OVERSCAN = 2;
+const WORD = { 1: "yes", "-1": "no", 0: "cannot tell" };
+const SIGN = { 1: "✓", "-1": "✗", 0: "?" };
+
+export class Grid {
+  // hooks: answerOf(row) -> {answer, who, waiting} or null; changed(); open(index)
+  constructor(scroll, grid, hooks) {
+    Object.assign(this, { scroll, grid, hooks });
+    this.items = { rows: [], confidence: [], names: [], texts: null };
+    this.kind = "image";
+    this.cells = new Map();
+    this.selected = new Set();
+    this.current = 0;
+    this.anchor = 0;
+    scroll.addEventListener("scroll", () => this.schedule(), { passive: true });
+    new ResizeObserver(() => this.layout()).observe(scroll);
+    grid.addEventListener("pointerdown", (event) => this.pointerDown(event));
+    grid.addEventListener("pointermove", (event) => this.pointerMove(event));
+    grid.addEventListener("pointerup", (event) => this.pointerUp(event));
+    grid.addEventListener("pointercancel", () => this.endLasso());
+    grid.addEventListener("dblclick", (event) => { const at = this.indexAt(event); if (at !== null) hooks.open(at); });
+    grid.addEventListener("focus", () => this.mark());
+  }
+
+  get length() { return this.items.rows.length; }
+
+  show(items, kind) {
+    this.items = items;
+    this.kind = kind;
+    this.selected.clear();
+    this.current = this.anchor = 0;
+    for (const cell of this.cells.values()) this.drop(cell);
+    this.cells.clear();
+    this.scroll.scrollTop = 0;
+    this.layout();
+    this.hooks.changed();
+  }
+
+  layout() {
+    const style = getComputedStyle(this.scroll);
+    const width = this.scroll.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    const wanted = this.kind === "image" ? (width < 500 ? 105 : 168) : Math.min(width, 300);
+    this.columns = Math.max(1, Math.floor((width + GAP) / (wanted + GAP)));
+    this.cellWidth = Math.floor((width - GAP * (this.columns - 1)) / this.columns);
+    this.cellHeight = this.kind === "image" ? Math.round(this.cellWidth * 0.86) + FOOT : this.kind === "text" ? 190 : 84;
+    const lines = Math.ceil(this.length / this.columns);
+    this.grid.style.height = `${Math.max(0, lines * (this.cellHeight + GAP) + 4)}px`;
+    this.render(true);
+  }
+
+  schedule() {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => { this.frame = 0; this.render(false); });
+  }
+
+  visible(extra = 0) {
+    const line = this.cellHeight + GAP;
+    const first = Math.max(0, Math.floor(this.scroll.scrollTop / line) - extra);
+    const last = Math.ceil((this.scroll.scrollTop + this.scroll.clientHeight) / line) + extra;
+    return [Math.min(this.length, first * this.columns), Math.min(this.length, last * this.columns)];
+  }
+
+  render(again) {
+    const [first, last] = this.visible(OVERSCAN);
+    for (const [index, cell] of this.cells) {
+      if (index < first || index >= last) { this.drop(cell); this.cells.delete(index); }
+    }
+    const fresh = [];
+    for (let index = first; index < last; index++) {
+      let cell = this.cells.get(index);
+      if (!cell) { cell = this.make(index); this.cells.set(index, cell); fresh.push(cell); }
+      if (again || fresh.includes(cell)) this.place(cell, index);
+    }
+    this.grid.append(...fresh);
+    // Images of cells that only fly past are never requested.
+    setTimeout(() => fresh.forEach((cell) => { if (cell.isConnected) this.load(cell); }), 30);
+  }
+
+  place(cell, index) {
+    const x = (index % this.columns) * (this.cellWidth + GAP);
+    const y = Math.floor(index / this.columns) * (this.cellHeight + GAP);
+    cell.style.width = `${this.cellWidth}px`;
+    cell.style.height = `${this.cellHeight}px`;
+    cell.style.transform = `translate(${x}px, ${y}px)`;
+  }
+
+  make(index) {
+    const row = this.items.rows[index];
+    const confidence = this.items.confidence[index];
+    const pic = el("div", { class: "pic" });
+    if (this.kind === "text") pic.append(el("p", { class: "words" }, this.items.texts[index]));
+    if (this.kind === "name") pic.append(el("p", { class: "words" }, this.items.names[index]));
+    const bar = el("i");
+    bar.style.width = percent(confidence);
+    const cell = el("div", { class: "cell", role: "option", id: `cell-${index}`, title: this.items.names[index] },
+      pic,
+      el("div", { class: "foot", "aria-hidden": "true" },
+        el("span", { class: "meter bar" }, bar), el("span", { class: "value" }, percent(confidence))),
+      el("span", { class: "badge", "aria-hidden": "true" }));
+    cell.dataset.index = index;
+    cell.dataset.row = row;
+    this.dress(cell, index);
+    return cell;
+  }
+
+  load(cell) {
+    if (this.kind !== "image" || cell.querySelector("img, .broken")) return;
+    const image = el("img", { alt: "", decoding: "async", draggable: "false", src: `thumbnails/${cell.dataset.row}` });
+    image.addEventListener("load", () => image.classList.toggle("pixels", image.naturalWidth < 100));
+    image.addEventListener("error", () => {
+      if (cell.isConnected) image.replaceWith(el("p", { class: "broken" }, `This image cannot be read: ${cell.title}`));
+    });
+    cell.querySelector(".pic").append(image);
+  }
+
+  drop(cell) {
+    cell.querySelector("img")?.removeAttribute("src"); // stops the download
+    cell.remove();
+  }
+
+  // The look of a cell: answer, selection, description for screen readers.
+  dress(cell, index) {
+    const decision = this.hooks.answerOf(this.items.rows[index]);
+    const chosen = this.selected.has(index);
+    cell.setAttribute("aria-selected", chosen);
+    cell.setAttribute("aria-setsize", this.length);
+    cell.setAttribute("aria-posinset", index + 1);
+    cell.classList.toggle("current", index === this.current);
+    cell.classList.toggle("waiting", Boolean(decision?.waiting));
+    if (decision) cell.dataset.answer = decision.answer; else delete cell.dataset.answer;
+    cell.querySelector(".badge").textContent = decision ? SIGN[decision.answer] : "";
+    const answered = decision ? `, answered ${WORD[decision.answer]} by ${decision.who}` : "";
+    cell.setAttribute("aria-label", `${this.items.names[index]}, confidence ${percent(this.items.confidence[index])}${answered}`);
+  }
+
+  refresh() {
+    for (const [index, cell] of this.cells) this.dress(cell, index);
+    this.mark();
+  }
+
+  mark() {
+    const cell = this.cells.get(this.current);
+    if (cell) this.grid.setAttribute("aria-activedescendant", cell.id); else this.grid.removeAttribute("aria-activedescendant");
+  }
+
+  // Selection
+
+  targets() { return this.selected.size ? [...this.selected].sort((a, b) => a - b) : this.length ? [this.current] : []; }
+
+  select(indices, keep = false) {
+    if (!keep) this.selected.clear();
+    for (const index of indices) this.selected.add(index);
+    this.refresh();
+    this.hooks.changed();
+  }
+
+  toggle(index) {
+    this.selected.has(index) ? this.selected.delete(index) : this.selected.add(index);
+    this.anchor = this.current = index;
+    this.refresh();
+    this.hooks.changed();
+  }
+
+  range(to) {
+    const [low, high] = [Math.min(this.anchor, to), Math.max(this.anchor, to)];
+    this.select(Array.from({ length: high - low + 1 }, (_, n) => low + n), true);
+  }
+
+  selectScreen() {
+    const line = this.cellHeight + GAP;
+    const [first, last] = this.visible();
+    const whole = [];
+    for (let index = first; index < last; index++) {
+      const top = Math.floor(index / this.columns) * line;
+      if (top + this.cellHeight / 2 >= this.scroll.scrollTop && top + this.cellHeight / 2 <= this.scroll.scrollTop + this.scroll.clientHeight) whole.push(index);
+    }
+    this.select(whole.filter((index) => !this.hooks.answerOf(this.items.rows[index])));
+  }
+
+  move(to, extend = false) {
+    if (!this.length) return;
+    const next = Math.max(0, Math.min(this.length - 1, to));
+    if (extend) {
+      if (!this.selected.size) this.anchor = this.current;
+      this.selected.clear();
+      this.current = next;
+      this.range(next);
+    } else {
+      this.current = this.anchor = next;
+    }
+    this.reveal(next);
+    this.refresh();
+  }
+
+  reveal(index) {
+    const top = Math.floor(index / this.columns) * (this.cellHeight + GAP);
+    if (top < this.scroll.scrollTop) this.scroll.scrollTop = top - 4;
+    const bottom = top + this.cellHeight + 8 - this.scroll.clientHeight;
+    if (bottom > this.scroll.scrollTop) this.scroll.scrollTop = bottom;
+    this.render(false);
+  }
+
+  nextOpen(from) {
+    for (let index = from; index < this.length; index++) {
+      if (!this.hooks.answerOf(this.items.rows[index])) return index;
+    }
+    return null;
+  }
+
+  key(event) {
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.columns, ArrowUp: -this.columns,
+      PageDown: this.columns * 4, PageUp: -this.columns * 4, Home: -Infinity, End: Infinity };
+    if (event.key in steps) {
+      this.grid.classList.add("by-key");
+      this.move(this.current + steps[event.key], event.shiftKey);
+    } else if (event.key === " ") {
+      this.toggle(this.current);
+    } else if (event.key === "Escape") {
+      this.select([]);
+    } else return false;
+    return true;
+  }
+
+  // Mouse and touch
+
+  indexAt(event) {
+    const cell = event.target.closest?.(".cell");
+    return cell ? Number(cell.dataset.index) : null;
+  }
+
+  point(event) {
+    const box = this.grid.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  }
+
+  pointerDown(event) {
+    if (event.button !== 0) return;
+    this.grid.classList.remove("by-key");
+    this.down = { ...this.point(event), index: this.indexAt(event), touch: event.pointerType === "touch", before: new Set(this.selected) };
+  }
+
+  pointerMove(event) {
+    if (!this.down || this.down.touch) return;
+    const at = this.point(event);
+    if (!this.lasso) {
+      if (Math.hypot(at.x - this.down.x, at.y - this.down.y) < 7) return;
+      this.lasso = el("div", { class: "lasso" });
+      this.grid.append(this.lasso);
+      this.grid.setPointerCapture(event.pointerId);
+    }
+    const [left, right] = [Math.min(at.x, this.down.x), Math.max(at.x, this.down.x)];
+    const [top, bottom] = [Math.min(at.y, this.down.y), Math.max(at.y, this.down.y)];
+    Object.assign(this.lasso.style, { left: `${left}px`, top: `${top}px`, width: `${right - left}px`, height: `${bottom - top}px` });
+    const box = this.scroll.getBoundingClientRect();
+    if (event.clientY > box.bottom - 24) this.scroll.scrollTop += 18;
+    if (event.clientY < box.top + 24) this.scroll.scrollTop -= 18;
+    const inside = new Set(this.down.before);
+    const line = this.cellHeight + GAP, column = this.cellWidth + GAP;
+    for (let y = Math.max(0, Math.floor((top + GAP) / line)); y <= Math.floor(bottom / line); y++) {
+      for (let x = Math.max(0, Math.floor((left + GAP) / column)); x <= Math.min(this.columns - 1, Math.floor(right / column)); x++) {
+        const index = y * this.columns + x;
+        if (index < this.length) inside.add(index);
+      }
+    }
+    this.selected = inside;
+    this.refresh();
+    this.hooks.changed();
+  }
+
+  pointerUp(event) {
+    const down = this.down;
+    this.down = null;
+    if (this.lasso) { this.endLasso(); return; }
+    const index = this.indexAt(event);
+    if (!down || index === null || index !== down.index) return;
+    if (event.shiftKey) { this.current = index; this.range(index); } else this.toggle(index);
+  }
+
+  endLasso() {
+    this.lasso?.remove();
+    this.lasso = null;
+    this.down = null;
+  }
+}

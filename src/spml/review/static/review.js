@@ -1,0 +1,389 @@
+// The page of `spml review`.
+
+import { Outbox, get } from "./api.js";
+import { $, count, el, isTyping, percent, setUpTheme, store, stored } from "./dom.js";
+import { Grid } from "./grid.js";
+
+const ANSWER = { y: 1, n: -1, u: 0 };
+const WORD = { 1: "yes", "-1": "no", 0: "cannot tell" };
+const POLL = 3000;
+
+const state = { overview: null, label: 0, view: "label", known: new Map(), own: new Map(), rows: [], at: 0, row: null, focus: 0, evidence: false };
+let outbox, grid;
+
+// Decisions, by row and label
+
+const keyOf = (row, label) => row * state.overview.classes.length + label;
+const decisionOn = (row, label) => state.known.get(keyOf(row, label)) ?? null;
+
+function learn([id, row, label, answer, who]) {
+  const key = keyOf(row, label);
+  const before = state.known.get(key);
+  if (before && before.id > id) return;
+  if (before?.waiting && before.who === who && before.answer !== answer) return; // a newer answer is on its way
+  if (answer === null) state.known.set(key, { id, answer: null, who }); else state.known.set(key, { id, answer, who });
+  state.overview.last = Math.max(state.overview.last, id);
+}
+
+const answered = (row, label) => {
+  const decision = decisionOn(row, label);
+  return decision && decision.answer !== null ? decision : null;
+};
+
+function answer(pairs, value) {
+  if (!pairs.length) return;
+  const items = pairs.map(([row, label]) => ({ row, label, answer: value, seen: decisionOn(row, label)?.id ?? 0 }));
+  for (const { row, label, seen } of items) state.known.set(keyOf(row, label), { id: seen, answer: value, who: who(), waiting: true });
+  outbox.add("api/answers", { who: who(), items });
+  announce(`${count(pairs.length, "answer")}: ${WORD[value]}`);
+}
+
+function undo() { outbox.add("api/undo", { who: who() }); }
+
+const who = () => $("who").value.trim() || state.overview.who || "anonymous";
+
+// An own answer that was saved after the click is known by the time the next one is sent.
+function withOwnAnswers(action) {
+  if (!action.body.items) return action.body;
+  const items = action.body.items.map((item) => ({ ...item, seen: Math.max(item.seen, state.own.get(keyOf(item.row, item.label)) ?? 0) }));
+  return { ...action.body, items };
+}
+
+function saved(reply, action) {
+  for (const item of action.body.items ?? []) {
+    const decision = decisionOn(item.row, item.label);
+    if (decision?.waiting && decision.answer === item.answer) decision.waiting = false;
+  }
+  if (!reply) return loadLabel();
+  for (const decision of reply.saved) {
+    state.own.set(keyOf(decision[1], decision[2]), decision[0]);
+    learn(decision);
+  }
+  if (reply.conflicts.length) {
+    for (const [id, row, label, value, person] of reply.conflicts) state.known.set(keyOf(row, label), { id, answer: value, who: person });
+    const [, , label, value, person] = reply.conflicts[0];
+    notice(`${count(reply.conflicts.length, "answer")} not saved, because ${person} answered before you (${state.overview.classes[label]}: ${WORD[value]}). Answer again to change that.`);
+  }
+  if (action.path === "api/undo" && reply.saved.length === 0 && reply.conflicts.length === 0) announce("There is nothing to undo.");
+  Object.assign(state.overview, reply.progress);
+  showProgress();
+  refresh();
+}
+
+// What the page shows
+
+function announce(text) { $("chosen").textContent = text; }
+
+let noticeTimer;
+function notice(text) {
+  clearTimeout(noticeTimer);
+  const box = $("alert");
+  box.className = "alert note";
+  box.textContent = text;
+  box.hidden = false;
+  noticeTimer = setTimeout(() => { if (box.classList.contains("note")) box.hidden = true; }, 9000);
+}
+
+function problem(text) {
+  const box = $("alert");
+  if (!text) { if (!box.classList.contains("note")) box.hidden = true; return; }
+  box.className = "alert";
+  box.textContent = text;
+  box.hidden = false;
+}
+
+function refresh() {
+  grid.refresh();
+  if (state.view === "row") showLabels();
+}
+
+function showProgress() {
+  const { answers, quality, classes } = state.overview;
+  const enough = quality.filter((each) => each.enough).length;
+  $("progress").replaceChildren(el("b", {}, answers.toLocaleString("en")), ` answer${answers === 1 ? "" : "s"} · `,
+    el("b", {}, String(enough)), ` of ${count(classes.length, "label")} precise enough`);
+  showLabelList();
+  showEstimate();
+}
+
+function interval(title, [value, low, high]) {
+  return el("div", {}, el("dt", {}, title),
+    el("dd", { title: "Estimate and 90% interval" }, `${percent(value)} `, el("small", {}, `${percent(low)} to ${percent(high)}`)));
+}
+
+function showEstimate() {
+  const quality = state.overview.quality[state.label];
+  $("estimate").replaceChildren(interval("Precision", quality.precision), interval("Recall", quality.recall),
+    quality.enough ? el("div", {}, el("dt", { class: "pill" }, "Enough: more answers change little")) : "");
+}
+
+function labelOrder() {
+  const { gain, classes } = state.overview;
+  const found = $("find-label").value.trim().toLocaleLowerCase();
+  return classes.map((_, label) => label).filter((label) => classes[label].toLocaleLowerCase().includes(found))
+    .sort((a, b) => gain[b] - gain[a]);
+}
+
+function showLabelList() {
+  const { classes, open, quality } = state.overview;
+  const items = labelOrder().slice(0, 500).map((label) => {
+    const { precision, enough } = quality[label];
+    const range = el("i");
+    range.style.left = percent(precision[1]);
+    range.style.right = percent(1 - precision[2]);
+    return el("li", {}, el("button", { type: "button", class: enough ? "enough" : "", "aria-current": label === state.label ? "true" : null,
+      onclick: () => chooseLabel(label), title: `Precision ${percent(precision[1])} to ${percent(precision[2])}` },
+      el("span", { class: "name" }, classes[label]), el("span", { class: "count" }, open[label].toLocaleString("en"),
+        el("span", { class: "spoken" }, " recovered labels to check")), el("span", { class: "bar", "aria-hidden": "true" }, range)));
+  });
+  const list = $("labels"), focused = list.contains(document.activeElement), top = list.scrollTop;
+  list.replaceChildren(...items);
+  list.scrollTop = top;
+  if (focused) list.querySelector("[aria-current]")?.focus();
+}
+
+async function chooseLabel(label) {
+  state.label = label;
+  $("label-select").value = String(label);
+  history.replaceState(null, "", `#label=${label}`);
+  await loadLabel();
+  showLabelList();
+  showEstimate();
+}
+
+let loading = 0;
+async function loadLabel() {
+  const number = ++loading;
+  const { classes, kind } = state.overview;
+  $("label-name").textContent = classes[state.label];
+  $("grid").setAttribute("aria-label", `Does the example show ${classes[state.label]}?`);
+  const query = new URLSearchParams({ order: $("order").value, shown: $("shown").value });
+  const items = await get(`api/labels/${state.label}?${query}`);
+  if (number !== loading) return;
+  items.decisions.forEach((decision) => { if (decision) learn(decision); });
+  grid.show(items, kind);
+  $("nothing").hidden = items.rows.length > 0;
+  $("nothing").textContent = $("shown").value === "open" ? "No open questions about this label." : "Nothing to show.";
+}
+
+function answerSelected(value) {
+  const targets = grid.targets();
+  const moved = !grid.selected.size;
+  answer(targets.map((index) => [grid.items.rows[index], state.label]), value);
+  grid.selected.clear();
+  const next = grid.nextOpen(moved ? grid.current + 1 : targets[targets.length - 1] + 1);
+  if (next !== null) grid.move(next); else grid.refresh();
+  grid.hooks.changed(true);
+}
+
+function selectionChanged(keep = false) {
+  if (keep) return;
+  const n = grid.selected.size;
+  announce(n ? `${n.toLocaleString("en")} selected` : grid.length ? count(grid.length, "example") : "");
+}
+
+// One example at a time
+
+async function openRow(row) {
+  setView("row");
+  if (!state.rows.length) state.rows = (await get("api/rows")).rows;
+  const place = row === undefined ? 0 : state.rows.indexOf(row);
+  if (place < 0) state.rows.unshift(row);
+  await goTo(Math.max(place, 0));
+}
+
+async function goTo(place) {
+  if (!state.rows.length) return;
+  state.at = Math.max(0, Math.min(state.rows.length - 1, place));
+  const row = state.rows[state.at];
+  const details = await get(`api/rows/${row}`);
+  if (row !== state.rows[state.at]) return;
+  details.labels.forEach(({ decision }) => { if (decision) learn(decision); });
+  state.row = details;
+  state.evidence = false;
+  state.focus = Math.max(0, details.labels.findIndex(({ given, label }) => !given && !answered(row, label)));
+  history.replaceState(null, "", `#row=${row}`);
+  $("row-place").textContent = `${(state.at + 1).toLocaleString("en")} of ${state.rows.length.toLocaleString("en")}`;
+  $("row-name").textContent = details.name;
+  showContent();
+  showLabels();
+  if (state.overview.kind === "image" && state.at + 1 < state.rows.length) new Image().src = `images/${state.rows[state.at + 1]}`;
+}
+
+function showContent() {
+  const { kind, classes } = state.overview, details = state.row, box = $("row-content");
+  if (kind !== "image") {
+    box.replaceChildren(el("p", { class: "words" }, kind === "text" ? details.text : details.name));
+    return;
+  }
+  const label = details.labels[state.focus]?.label;
+  const source = state.evidence && label !== undefined ? `evidence/${details.row}/${label}` : `images/${details.row}`;
+  const text = state.evidence ? `${details.name}: what speaks for ${classes[label]}` : details.name;
+  const image = el("img", { src: source, alt: text });
+  image.addEventListener("load", () => image.classList.toggle("small", image.naturalWidth < 200));
+  image.addEventListener("error", () => image.replaceWith(el("p", { class: "words" }, state.evidence ? "This network has no map of evidence." : "This image cannot be read.")));
+  box.replaceChildren(image);
+}
+
+function showLabels() {
+  const details = state.row, { classes } = state.overview;
+  if (!details) return;
+  const entries = details.labels.map(({ label, given, confidence, recovered }, place) => {
+    const decision = answered(details.row, label);
+    const meter = el("i");
+    meter.style.width = percent(confidence);
+    const status = given && !decision ? (given > 0 ? "given with the data" : "given as absent") : decision ? `${WORD[decision.answer]}, ${decision.who}` : recovered ? "recovered" : "";
+    const buttons = [["y", 1, "yes", "✓"], ["n", -1, "no", "✗"], ["u", 0, "unknown", "?"]].map(([, value, name, sign]) =>
+      el("button", { type: "button", class: name, "aria-pressed": String(decision?.answer === value), "aria-label": `${classes[label]}: ${WORD[value]}`,
+        onclick: () => { state.focus = place; answerRow(value); } }, sign));
+    return el("li", { class: place === state.focus ? "current" : null },
+      el("button", { type: "button", class: "what", "aria-current": place === state.focus ? "true" : null, onclick: () => focusLabel(place) }, classes[label]),
+      el("div", { class: "line" }, el("span", { class: "meter bar", "aria-hidden": "true" }, meter), el("span", {}, given ? "" : percent(confidence)),
+        status ? el("span", { class: "tag" }, status) : ""),
+      el("div", { class: "buttons" }, ...buttons));
+  });
+  $("row-labels").replaceChildren(...entries);
+}
+
+function focusLabel(place) {
+  state.focus = Math.max(0, Math.min(state.row.labels.length - 1, place));
+  showLabels();
+  if (state.evidence) showContent();
+  $("row-labels").children[state.focus]?.scrollIntoView({ block: "nearest" });
+}
+
+function answerRow(value) {
+  const { row, labels } = state.row;
+  if (!labels.length) return;
+  answer([[row, labels[state.focus].label]], value);
+  const next = labels.findIndex(({ label, given }, place) => place > state.focus && !given && !answered(row, label));
+  focusLabel(next < 0 ? state.focus : next);
+}
+
+function addLabel() {
+  const name = $("add-label").value.trim();
+  const label = state.overview.classes.indexOf(name);
+  if (!name) return;
+  if (label < 0) { notice(`${name} is not one of the classes.`); return; }
+  $("add-label").value = "";
+  let place = state.row.labels.findIndex((each) => each.label === label);
+  if (place < 0) place = state.row.labels.push({ label, given: 0, confidence: 0, recovered: false, decision: null }) - 1;
+  state.focus = place;
+  answerRow(1);
+}
+
+function setView(view) {
+  state.view = view;
+  $("labels-view").hidden = view !== "label";
+  $("row-view").hidden = view !== "row";
+  $("view-label").setAttribute("aria-pressed", view === "label");
+  $("view-row").setAttribute("aria-pressed", view === "row");
+  if (view === "label") { history.replaceState(null, "", `#label=${state.label}`); grid.layout(); }
+}
+
+// Keyboard
+
+function keyDown(event) {
+  if ($("keys").open || isTyping(event)) {
+    if (event.key === "Enter" && event.target === $("add-label")) addLabel();
+    if (event.key === "Escape" && event.target.matches?.("input")) event.target.blur();
+    return;
+  }
+  const onButton = event.target.closest?.("button, a") && (event.key === "Enter" || event.key === " ");
+  if (onButton) return;
+  if (act(event)) event.preventDefault();
+}
+
+function act(event) {
+  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  if (key === "?") { $("keys").showModal(); return true; }
+  if (key === "t") { flipTheme(); return true; }
+  if (key === "z") { undo(); return true; }
+  return state.view === "label" ? labelKey(event, key) : rowKey(key);
+}
+
+function labelKey(event, key) {
+  if (key in ANSWER) answerSelected(ANSWER[key]);
+  else if (key === "a") grid.selectScreen();
+  else if (key === "o") { if (grid.length) openRow(grid.items.rows[grid.current]); }
+  else if (key === "Enter") loadLabel();
+  else if (key === "[" || key === "]") {
+    const order = labelOrder(), place = order.indexOf(state.label) + (key === "]" ? 1 : -1);
+    if (order[place] !== undefined) chooseLabel(order[place]);
+  } else return grid.key(event);
+  return true;
+}
+
+function rowKey(key) {
+  if (!state.row) return false;
+  if (key in ANSWER) answerRow(ANSWER[key]);
+  else if (key === "ArrowRight" || key === "Enter") goTo(state.at + 1);
+  else if (key === "ArrowLeft") goTo(state.at - 1);
+  else if (key === "ArrowDown" || key === "j") focusLabel(state.focus + 1);
+  else if (key === "ArrowUp" || key === "k") focusLabel(state.focus - 1);
+  else if (key === "e" && state.overview.evidence) { state.evidence = !state.evidence; showContent(); }
+  else if (key === "o" || key === "Escape") { setView("label"); grid.refresh(); }
+  else return false;
+  return true;
+}
+
+// Start
+
+let flipTheme;
+
+async function poll() {
+  if (!document.hidden) {
+    try {
+      const { decisions, progress } = await get(`api/changes?since=${state.overview.last}`);
+      decisions.forEach(learn);
+      if (progress) { Object.assign(state.overview, progress); showProgress(); refresh(); }
+    } catch (error) {
+      if (!outbox.queue.length) problem(error.message);
+      setTimeout(poll, POLL);
+      return;
+    }
+    if (!outbox.queue.length) problem(null);
+  }
+  setTimeout(poll, POLL);
+}
+
+async function start() {
+  flipTheme = setUpTheme($("theme"));
+  state.overview = await get("api/overview");
+  const { run, classes, kind } = state.overview;
+  document.title = `Review: ${run}`;
+  $("title").textContent = run;
+  if (kind !== "image") { $("view-row").textContent = kind === "text" ? "By text" : "By row"; }
+  $("who").value = stored("spml-who", state.overview.who);
+  $("who").addEventListener("change", () => store("spml-who", $("who").value.trim() || null));
+  outbox = new Outbox(state.overview.subject, { saved, problem, prepare: withOwnAnswers });
+  grid = new Grid($("scroll"), $("grid"), {
+    answerOf: (row) => answered(row, state.label),
+    changed: selectionChanged,
+    open: (index) => openRow(grid.items.rows[index]),
+  });
+  $("label-select").append(...labelOrder().map((label) => el("option", { value: label }, classes[label])));
+  $("all-labels").append(...classes.map((name) => el("option", { value: name })));
+  $("label-select").addEventListener("change", (event) => chooseLabel(Number(event.target.value)));
+  $("find-label").addEventListener("input", showLabelList);
+  for (const id of ["order", "shown"]) $(id).addEventListener("change", loadLabel);
+  for (const [id, value] of [["yes", 1], ["no", -1], ["unknown", 0]]) $(id).addEventListener("click", () => answerSelected(value));
+  $("undo").addEventListener("click", undo);
+  $("renew").addEventListener("click", loadLabel);
+  $("select-page").addEventListener("click", () => grid.selectScreen());
+  $("help").addEventListener("click", () => $("keys").showModal());
+  $("view-label").addEventListener("click", () => { setView("label"); grid.refresh(); });
+  $("view-row").addEventListener("click", () => openRow(state.row?.row));
+  $("previous").addEventListener("click", () => goTo(state.at - 1));
+  $("next").addEventListener("click", () => goTo(state.at + 1));
+  document.addEventListener("keydown", keyDown);
+  const [, what, number] = /^#(label|row)=(\d+)$/.exec(location.hash) ?? [];
+  state.label = what === "label" && Number(number) < classes.length ? Number(number) : labelOrder()[0] ?? 0;
+  showProgress();
+  await chooseLabel(state.label);
+  if (what === "row") await openRow(Number(number));
+  document.body.dataset.ready = "true";
+  setTimeout(poll, POLL);
+}
+
+start().catch((error) => problem(error.message));
