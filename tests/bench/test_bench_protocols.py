@@ -194,10 +194,10 @@ def small(**changes):
         ({"methods": {"em": {"on": ["d"]}}}, "own: methods.em: on must be a table"),
         ({"methods": {"em": {"linear_init": 25}}}, "own: methods.em: linear_init must be a table"),
         (
-            {"methods": {"em": {"linear_init": {"learning_rates": 0.1}}}},
-            "learning_rates must be a list of numbers, not 0.1",
+            {"methods": {"em": {"linear_init": {"learning_rate": [0.1]}}}},
+            "learning_rate must be a number, not",
         ),
-        ({"methods": {"em": {"linear_init": {"epochs": 0}}}}, "linear_init: every number must be above 0"),
+        ({"methods": {"em": {"linear_init": {"epochs": 0}}}}, "methods.em: linear_init: epochs must be between 1 and"),
     ],
 )
 def test_errors_in_a_protocol(changes, message):
@@ -266,6 +266,28 @@ def test_published_values_are_searched_only_by_grid():
     assert len(protocol.search_of("em", "d", "grid").points()) == 4
     assert protocol.search_of("em", "d", "none").base.settings == {"entropy_weight": 0.3}
     assert protocol.search_of("em", "d", "none").base.k == 1.5
+
+
+def test_linear_init_has_a_fixed_linear_phase_and_searches_fine_tuning():
+    """Cole et al.'s code: AN-LS 1e-4 and 8 (NUS 16), ROLE 1e-3 and 16 (CUB 8); then the grid of everybody."""
+    protocol = load_protocol("cole2021-finetune")
+    grid = {"train.learning_rate": (1e-2, 1e-3, 1e-4, 1e-5), "train.batch_size": (8, 16)}
+    phases = {}
+    for entry in ("an-ls-linear-init", "role-linear-init"):
+        for data in protocol.data:
+            search = protocol.search_of(entry, data, "published")
+            assert search.space == grid
+            assert search.base.train.epochs == 5
+            phase = search.base.linear_init
+            assert phase is not None
+            assert {point.linear_init for point in search.points()} == {phase}
+            phases[entry.removesuffix("-linear-init"), data] = (phase.epochs, phase.learning_rate, phase.batch_size)
+    assert phases == {
+        **{("an-ls", data): (25, 1e-4, 16 if data == "nus" else 8) for data in protocol.data},
+        **{("role", data): (25, 1e-3, 8 if data == "cub" else 16) for data in protocol.data},
+    }
+    longer = load_protocol("cole2021-finetune", ["methods.role-linear-init.train.epochs=10"])
+    assert longer.search_of("role-linear-init", "voc12", "published").base.train.epochs == 10
 
 
 def test_zhou_on_cub_matches_table_5():

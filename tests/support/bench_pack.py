@@ -43,7 +43,7 @@ voc12 = { k = 1.5 }
 draw.negatives = 1
 [methods.role-linear-init]
 method = "role"
-linear_init = { epochs = 2, learning_rates = [1e-2], batch_sizes = [8] }
+linear_init = { epochs = 2, learning_rate = 1e-2, batch_size = 8 }
 """
 
 

@@ -36,8 +36,9 @@ def test_head_and_memory_are_those_of_the_best_epoch(examples, tmp_path):
     training, validation = examples
     torch.manual_seed(0)
     classifier = build_classifier("small", 3, image_size=32)
-    experiment = Experiment("role", k=1.6, linear_init=LinearInit(6, (1e-2, 1e-3), (8,)))
+    experiment = Experiment("role", k=1.6, linear_init=LinearInit(6, 1e-2, 8))
     best = linear_init(classifier, experiment, training, validation)
+    assert (best.experiment.train.learning_rate, best.experiment.train.batch_size) == (1e-2, 8)  # not fine-tuning's
     features = pooled_features(classifier, validation.store, validation.rows, "cpu").batch(np.arange(10))
     images = validation.store.batch(validation.rows)
     assert torch.allclose(classifier.eval()(images).logits, features @ best.weight + best.bias, atol=1e-4)
@@ -54,4 +55,4 @@ def test_head_and_memory_are_those_of_the_best_epoch(examples, tmp_path):
 def test_error_for_a_head_that_is_not_linear(examples):
     classifier = build_classifier("small", 3, "cam", image_size=32)
     with pytest.raises(InputError, match="needs a linear head"):
-        linear_init(classifier, Experiment("an", linear_init=LinearInit(1, (1e-3,), (8,))), *examples)
+        linear_init(classifier, Experiment("an", linear_init=LinearInit(1, 1e-3, 8)), *examples)

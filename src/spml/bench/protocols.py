@@ -14,7 +14,7 @@
     [data.voc12]                     # a data set, and its average number of labels k
     [methods.NAME]                   # method (default NAME), settings, train, grid, draw, head, head_settings,
                                      # linear_init; values given here are pinned
-    [methods.NAME.on.voc12]          # settings, train and grid for one data set
+    [methods.NAME.on.voc12]          # settings, train, grid and linear_init for one data set
 
 A value is pinned for a method, or for a method on a data set, if the paper states it. `grid` searches pinned values
 too, `published` only those that the paper leaves open. The string "none" stands for None, which TOML does not have.
@@ -26,7 +26,7 @@ import csv
 import itertools
 import math
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
@@ -48,10 +48,11 @@ TOP = {  # the keys of a file and their types
     **{"seeds": tuple[int, ...], "search": Any, "select_on": Any, "paper": dict | None},
     **dict.fromkeys(("train", "grid", "draw", "data", "methods"), dict),
 }
-_ON = dict.fromkeys(("settings", "train", "grid"), dict)
+_ON = {**dict.fromkeys(("settings", "train", "grid"), dict), "linear_init": dict}
 _ENTRY = {
-    **{"method": str, "draw": dict, "head": str | None, "head_settings": dict, "linear_init": dict | None, "on": dict},
+    **{"method": str, "draw": dict, "head": str | None, "head_settings": dict, "on": dict},
     **_ON,
+    "linear_init": dict | None,
 }
 _PAPER = {"file": str, "table": str | int, "setting": str}
 _LINEAR = ("epochs", "batch_size", "learning_rate", "early_stopping")  # settings that apply to linear heads
@@ -183,7 +184,7 @@ class Protocol:
             image_size=self.image_size,
             head=given.get("head", self.head),
             head_settings=given.get("head_settings", {}),
-            linear_init=_linear_init(given.get("linear_init"), f"{self.name}: {entry}"),
+            linear_init=_linear_init((given, on), f"{self.name}: {entry}"),
         )
         if self.features:
             with errors_named(self.name):
@@ -354,7 +355,8 @@ def _check_entry(where: str, entry: str, table: Any, data: Mapping[str, Any], li
         _train(part.get("train", {}), place, linear)
         _check_searched(place, name, _checked_grid(place, part.get("grid", {}), linear))
     _checked_draw(where, table.get("draw", {}))
-    _linear_init(table.get("linear_init"), where)
+    for _, on in parts:
+        _linear_init((table, on), where)
 
 
 def _check_searched(where: str, name: str, grid: Mapping[str, Sequence[Any]]) -> None:
@@ -390,14 +392,13 @@ def _train(table: Mapping[str, Any], where: str, linear: bool) -> TrainSettings:
         return TrainSettings(**values)
 
 
-def _linear_init(table: Mapping[str, Any] | None, where: str) -> LinearInit | None:
-    if table is None:
-        return None
-    known_keys(f"{where}: linear_init", table, get_type_hints(LinearInit))
-    grid = LinearInit(**_tuples(table))
-    if not all(number > 0 for number in (grid.epochs, *grid.learning_rates, *grid.batch_sizes)):
-        raise InputError(f"{where}: linear_init: every number must be above 0")
-    return grid
+def _linear_init(parts: Iterable[Mapping[str, Any]], where: str) -> LinearInit | None:
+    """The linear phase of an entry, with the values of its data set; None if the entry has none."""
+    tables = [part["linear_init"] for part in parts if part.get("linear_init") is not None]
+    for table in tables:
+        known_keys(f"{where}: linear_init", table, get_type_hints(LinearInit))
+    with errors_named(f"{where}: linear_init"):
+        return LinearInit(**{key: value for table in tables for key, value in table.items()}) if tables else None
 
 
 def _nones(table: Mapping[str, Any]) -> dict[str, Any]:

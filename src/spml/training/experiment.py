@@ -11,16 +11,19 @@ from spml.errors import InputError
 from spml.methods import METHODS
 from spml.training.label_draw import LabelDraw
 from spml.training.settings import TrainSettings
-from spml.type_checks import check_types
+from spml.type_checks import Count, Positive, check_types
 
 
 @dataclass(frozen=True)
 class LinearInit:
-    """The grid of linear heads that precedes fine-tuning (Cole et al. 2021); the best by validation mAP is kept."""
+    """The linear phase that precedes fine-tuning (Cole et al. 2021): its best epoch by validation mAP is kept."""
 
-    epochs: int = 25
-    learning_rates: tuple[float, ...] = (1e-2, 1e-3, 1e-4, 1e-5)
-    batch_sizes: tuple[int, ...] = (8, 16)
+    epochs: Count = 25
+    learning_rate: Positive = 1e-3
+    batch_size: Count = 16
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 @dataclass(frozen=True)

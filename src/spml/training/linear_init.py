@@ -12,39 +12,42 @@ from spml.training.pooled_features import pooled_features
 def linear_init(
     classifier: Classifier, experiment: Experiment, training: Examples, validation: Examples, device: str = "cpu"
 ) -> HeadResult:
-    """Train linear heads on features of the frozen backbone and put the best one into the classifier.
+    """Train a linear head on features of the frozen backbone and put it into the classifier.
 
     Parameters
     ----------
     classifier : Classifier
         With a linear head.
     experiment : Experiment
-        Its `linear_init` is the grid of heads. The best by validation mAP is chosen.
+        Its `linear_init` has the epochs, learning rate and batch size of this phase, which fine-tuning does not share.
     training, validation : Examples
     device : str
 
     Returns
     -------
     HeadResult
-        The best head. Its `method_state` is the method's memory: give it to the trainer as `start`, so that
-        fine-tuning starts from both.
+        The head of the best epoch by validation mAP. Its `method_state` is the method's memory: give it to the
+        trainer as `start`, so that fine-tuning starts from both.
     """
     if not isinstance(classifier.head, LinearHead):
         raise InputError("LinearInit needs a linear head: other heads cannot be trained on pooled features")
-    grid = experiment.linear_init or LinearInit()
-    method, settings, seed = experiment.method, experiment.settings, experiment.train.seed
-    results = train_heads(
+    phase = experiment.linear_init or LinearInit()
+    head = Experiment.linear(
+        experiment.method,
+        experiment.settings,
+        phase.learning_rate,
+        phase.batch_size,
+        experiment.train.seed,
+        epochs=phase.epochs,
+        k=experiment.k,
+    )
+    (best,) = train_heads(
         pooled_features(classifier, training.store, training.rows, device),
         training.labels,
-        [
-            Experiment.linear(method, settings, rate, size, seed, epochs=grid.epochs, k=experiment.k)
-            for rate in grid.learning_rates
-            for size in grid.batch_sizes
-        ],
+        [head],
         validation=(pooled_features(classifier, validation.store, validation.rows, device), validation.labels),
         device=device,
         progress=False,
     )
-    best = max(results, key=lambda result: max(result.validation))
     classifier.head.start_from_linear(best.weight.T, best.bias)
     return best
