@@ -13,7 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from spml.losses import assume_negative, loss
-from spml.losses.contrastive import confident_entries, label_aware_consistency, pseudo_label_consistency
+from spml.losses.contrastive import (
+    confident_entries,
+    label_aware_consistency,
+    pseudo_label_consistency,
+    supervised_contrast,
+)
 from support import loss_oracles as oracle
 
 # PLC
@@ -133,6 +138,50 @@ def test_lac_is_eq_7_over_all_embeddings(seed: int, threshold: float, temperatur
     for capacity in (None, batch["labels"].size, batch["labels"].size + 9):
         actual = published_mean(batch, threshold, temperature, with_queue, capacity)
         assert actual.item() == pytest.approx(expected, rel=1e-11)
+
+
+def supervised_oracle(
+    z: NDArray[np.float64], classes: NDArray[np.int64], valid: NDArray[np.bool_], temperature: float
+) -> NDArray[np.float64]:
+    """For every anchor the mean over its positives of -log(exp(z·z_p/τ) / Σ_{a ≠ anchor} exp(z·z_a/τ))."""
+    costs = np.zeros(len(z))
+    for i in range(len(z)):
+        others = [a for a in range(len(z)) if a != i and valid[a]]
+        positives = [a for a in others if classes[a] == classes[i]]
+        if valid[i] and positives:
+            total = sum(np.exp(z[i] @ z[a] / temperature) for a in others)
+            costs[i] = np.mean([-np.log(np.exp(z[i] @ z[a] / temperature) / total) for a in positives])
+    return costs
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.07])
+def test_supervised_contrast_is_the_formula_of_the_authors_code(temperature: float) -> None:
+    rng = np.random.RandomState(1)
+    z, classes = unit(rng.standard_normal((12, 5))), rng.randint(4, size=12)
+    classes[0] = 9  # the only one of its class
+    valid = rng.uniform(size=12) < 0.8
+    valid[:3] = True, True, False
+    embeddings = torch.from_numpy(z).requires_grad_()
+    inputs = (torch.from_numpy(classes), torch.from_numpy(valid))
+    costs = supervised_contrast(embeddings, *inputs, temperature=temperature)
+    expected = supervised_oracle(z, classes, valid, temperature)
+    assert (expected > 0).sum() >= 5
+    np.testing.assert_allclose(costs.detach().numpy(), expected, rtol=1e-11, atol=1e-13)
+    (gradient,) = torch.autograd.grad(costs.sum(), embeddings)
+    for entry in ((1, 0), (5, 3), (2, 2)):
+        step = np.zeros_like(z)
+        step[entry] = 1e-6
+        up, down = (supervised_oracle(z + sign * step, classes, valid, temperature).sum() for sign in (1, -1))
+        assert gradient[entry].item() == pytest.approx((up - down) / 2e-6, abs=1e-6)
+    assert gradient[2].abs().sum() == 0  # not valid
+
+
+def test_supervised_contrast_without_embeddings_is_zero() -> None:
+    embeddings = torch.randn(4, 3, requires_grad=True)
+    costs = supervised_contrast(embeddings, torch.zeros(4, dtype=torch.long), torch.zeros(4, dtype=torch.bool))
+    (gradient,) = torch.autograd.grad(costs.sum(), embeddings)
+    assert costs.tolist() == [0.0] * 4
+    assert gradient.abs().sum() == 0
 
 
 def lac_inputs(seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:

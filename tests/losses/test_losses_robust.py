@@ -42,29 +42,29 @@ def test_the_gradient_of_hill_vanishes_for_confident_negatives() -> None:
     np.testing.assert_allclose(gradient[0].numpy(), 3 * p**2 * q**2, rtol=1e-9, atol=1e-15)
 
 
-@pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("now", [(1, 8), (3, 8), (8, 8)])
 @pytest.mark.parametrize("powers", [(0.01, 1.0), (0.5, 0.7)])
-def test_gr_detaches_belief_and_weight(progress: float, powers: tuple[float, float]) -> None:
+def test_gr_detaches_belief_and_weight(now: tuple[int, int], powers: tuple[float, float]) -> None:
     """V [-K p^q2 (1 - p) + (1 - K) (1 - p)^q3 p]."""
     logits = torch.from_numpy(LOGITS)[None].clone().requires_grad_()
     entries = generalised_robust(
-        logits, torch.zeros(1, len(LOGITS)), progress, positive_power=powers[0], negative_power=powers[1]
+        logits, torch.zeros(1, len(LOGITS)), *now, positive_power=powers[0], negative_power=powers[1]
     )
     (gradient,) = torch.autograd.grad(entries.sum(), logits)
     expected = []
     for g in LOGITS:
-        belief, weight = oracle.gr_belief_and_weight(g, oracle.gr_at(progress))
+        belief, weight = oracle.gr_belief_and_weight(g, oracle.gr_at(*now))
         up = -(oracle.p(g) ** powers[0]) * oracle.not_p(g)
         down = oracle.not_p(g) ** powers[1] * oracle.p(g)
         expected.append(weight * (belief * up + (1 - belief) * down))
     np.testing.assert_allclose(gradient[0].numpy(), expected, rtol=1e-11, atol=1e-15)
 
 
-def test_the_schedule_starts_and_ends_as_published() -> None:
+def test_the_schedule_moves_as_in_the_authors_code() -> None:
     schedule = RobustSchedule()
-    assert schedule.at(0.0) == oracle.GR_START
-    assert schedule.at(1.0) == oracle.GR_END
-    assert schedule.at(0.5) == pytest.approx((1.0, -2.0, 0.65, 1.25))
+    assert schedule.at(1, 8) == pytest.approx((0.0, -2.0, 0.5375, 1.8125))
+    assert schedule.at(8, 8) == pytest.approx((1.75, -2.0, 0.8, 0.5))
+    assert schedule.at(1, 1) == pytest.approx((0.0, -2.0, 0.8, 0.5))
 
 
 def fixed(belief: float) -> RobustSchedule:
@@ -78,14 +78,14 @@ def test_limits_of_gr(scale: float) -> None:
     logits = scale * torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     labels = torch.zeros(4, 5)
     tiny = {"positive_power": 1e-9, "negative_power": 1e-9}
-    as_positive = generalised_robust(logits, labels, 0.0, schedule=fixed(60.0), **tiny)
+    as_positive = generalised_robust(logits, labels, 1, 8, schedule=fixed(60.0), **tiny)
     assert_close(as_positive, positive_term(logits), rtol=1e-6, atol=1e-9)
-    as_negative = generalised_robust(logits, labels, 0.0, schedule=fixed(-60.0), **tiny)
+    as_negative = generalised_robust(logits, labels, 1, 8, schedule=fixed(-60.0), **tiny)
     assert_close(as_negative, assume_negative(logits, labels), rtol=1e-6, atol=1e-9)
     assert_close(
-        generalised_robust(logits, labels, 0.0, schedule=fixed(-60.0)), torch.sigmoid(logits), rtol=1e-12, atol=1e-14
+        generalised_robust(logits, labels, 1, 8, schedule=fixed(-60.0)), torch.sigmoid(logits), rtol=1e-12, atol=1e-14
     )
-    undecided = generalised_robust(logits, labels, 0.0, schedule=fixed(0.0), **tiny)
+    undecided = generalised_robust(logits, labels, 1, 8, schedule=fixed(0.0), **tiny)
     assert_close(undecided, (positive_term(logits) + negative_term(logits)) / 2, rtol=1e-6, atol=1e-9)
 
 
@@ -93,5 +93,5 @@ def test_gr_without_weight_ignores_the_unobserved() -> None:
     nowhere = RobustSchedule(centre=(1e3, 1e3), width=(1.0, 1.0))
     logits = torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     labels = torch.tensor([0, 1, 0, 0, 1]).expand(4, 5)
-    gr = generalised_robust(logits, labels, 0.5, schedule=nowhere)
+    gr = generalised_robust(logits, labels, 4, 8, schedule=nowhere)
     assert_close(gr, ignore_unobserved(logits, labels), rtol=1e-14, atol=1e-15)

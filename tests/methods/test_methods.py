@@ -333,6 +333,20 @@ def test_role_starts_as_published():
     assert rest.std() == pytest.approx(bound / math.sqrt(3), rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["role", "role-16bit", "role-factorised"])
+def test_role_starts_verified_negatives_opposite_to_positives(name):
+    known = np.zeros((6, 4), np.int8)
+    known[np.arange(6), [0, 1, 2, 3, 0, 1]] = 1
+    known[:3, 3] = -1
+    labels, rows = Labels.from_matrix(known), torch.arange(6)
+    role = prepared(name, labels)
+    estimates = role.estimates(labels.batch(rows), rows).detach().float().numpy()
+    tolerance = 5e-3 if name == "role-16bit" else 1e-6
+    np.testing.assert_allclose(estimates[known == 1], math.log(0.995 / 0.005), atol=tolerance)
+    np.testing.assert_allclose(estimates[known == -1], -math.log(0.995 / 0.005), atol=tolerance)
+    assert np.abs(estimates[known == 0]).max() < 3
+
+
 @pytest.mark.parametrize("name", ["role", "role-16bit"])
 def test_role_estimates_have_ten_times_the_learning_rate(name):
     labels = table()
@@ -428,6 +442,76 @@ def test_lac_starts_its_second_stage_half_way_and_fills_its_queue():
     lac.loss(batch, model, Clock(3, 4))  # the queue wraps around: the oldest two are gone
     assert lac.queue_position == 2
     assert lac.queue_classes[:6].tolist() == [*labels.single()[2:4], *labels.single()[2:4], *labels.single()[:2]]
+
+
+@pytest.mark.parametrize("name", ["plc", "lac"])
+def test_plc_divided_by_its_targets_as_in_the_authors_code(name):
+    """Σ AN / (B·L) + λ Σ PLC / M in float64, with its gradient; M counts the targets, observed positives included."""
+    labels = table()
+    instance = prepared(name, labels, divide_by_sure=True, consistency_weight=0.7)
+    rows, draw = torch.arange(5), np.random.default_rng(1)
+    weak, strong = 3 * draw.normal(size=(2, 5, 4))
+    known = labels.dense(np.arange(5))
+    sigmoid = lambda g: 1 / (1 + np.exp(-g))  # noqa: E731
+
+    def value(weak, strong):
+        assumed = np.where(known > 0, -np.log(sigmoid(weak)), -np.log(1 - sigmoid(weak))).sum() / 20
+        up = (known > 0) | (sigmoid(weak0) >= 0.6)
+        down = (known == 0) & (sigmoid(weak0) <= 0.4)
+        targets = np.where(up, -np.log(sigmoid(strong)), 0) + np.where(down, -np.log(1 - sigmoid(strong)), 0)
+        return assumed + 0.7 * targets.sum() / (up | down).sum()
+
+    weak0 = weak.copy()
+    leaves = [torch.from_numpy(view.copy()).requires_grad_() for view in (weak, strong)]
+    found = instance.loss(Batch(rows, labels.batch(rows), tuple(leaves)), lambda view: Outputs(view), Clock(1, 4))
+    assert found.item() == pytest.approx(value(weak, strong), rel=1e-12)
+    gradients = torch.autograd.grad(found, leaves)
+    for place, view in enumerate((weak, strong)):
+        moved = view.copy()
+        moved[2, 1] += 1e-6
+        arguments = [weak, strong]
+        arguments[place] = moved
+        slope = (value(*arguments) - value(weak, strong)) / 1e-6
+        assert gradients[place][2, 1].item() == pytest.approx(slope, abs=1e-5)
+    heads = torch.stack([leaves[0].detach(), leaves[1].detach()])
+    if name == "plc":  # each head divides by its own targets, and the objective does not split by rows
+        instance = prepared("plc", labels, divide_by_sure=True)
+        each = [instance.two_views(head, head, labels.batch(rows), 0.6) for head in heads]
+        torch.testing.assert_close(instance.two_views(heads, heads, labels.batch(rows), 0.6), torch.stack(each))
+        assert instance.needs.splits is None
+        assert prepared("plc", labels).needs.splits == "rows"
+
+
+def test_lac_with_supervised_contrast_averages_over_both_views_and_the_queue():
+    labels, rows = table(), torch.arange(4)
+    generator = torch.Generator().manual_seed(0)
+    views = [torch.nn.functional.normalize(torch.randn(4, 4, 8, generator=generator), dim=-1) for _ in range(2)]
+    losses = {}
+    for weight in (0.0, 1.0):
+        lac = prepared("lac", labels, queue=6, embedding_width=8, supervised_contrast=True, contrast_weight=weight)
+        lac.queue_embeddings[:2] = views[0][0, :2]
+        lac.queue_classes[:2] = torch.tensor([labels.single()[0], 3])
+        outputs = iter(Outputs(torch.full((4, 4), -5.0), view) for view in views)
+        batch = Batch(rows, labels.batch(rows), (rows, rows))
+        losses[weight] = lac.loss(batch, lambda view, given=outputs: next(given), Clock(3, 4)).item()
+    single = labels.single()[:4]
+    z = np.concatenate([*(view[np.arange(4), single].numpy() for view in views), views[0][0, :2].numpy()])
+    classes = np.array([*single, *single, single[0], 3])
+    costs = []
+    for i in range(10):
+        others = [a for a in range(10) if a != i]
+        total = sum(np.exp(z[i] @ z[a] / 0.5) for a in others)
+        same = [a for a in others if classes[a] == classes[i]]
+        costs.append(np.mean([-np.log(np.exp(z[i] @ z[a] / 0.5) / total) for a in same]) if same else 0.0)
+    assert losses[1.0] - losses[0.0] == pytest.approx(np.mean(costs), rel=1e-5)
+
+
+def test_large_loss_counts_are_never_whole_in_the_published_trainings():
+    """Where B·L·(t - 1)·Δ/100 is whole, the authors' code takes one entry more; in ten epochs that never happens."""
+    published = {20: (0.2, 0.1), 80: (0.4, 0.2), 81: (0.4, 0.2), 312: (0.4, 0.2)}
+    for classes, shares in published.items():
+        for tenths in (round(10 * share) for share in shares):
+            assert all(16 * classes * epochs * tenths % 1000 for epochs in range(1, 10)), (classes, tenths)
 
 
 def test_en_ignores_unknowns_above_their_class():

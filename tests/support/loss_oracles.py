@@ -101,15 +101,21 @@ def wan(logits: Table, labels: Labels, negative_weight: float | None = None) -> 
     return every_entry(logits, labels, lambda g, y: cross_entropy(g, y) * (negative_weight if y == 0 else 1.0))
 
 
-def pr(logits: Table, labels: Labels) -> Table:
-    """Appendix A, one value per row: Σ_ij 1[z_i=1, z_j≠1] max(0, 1 - f_i + f_j)."""
+def iun(logits: Table, labels: Labels, positives_only: bool = False) -> Table:
+    """Eq. 7; as the authors' code runs it, without its negative term."""
+    costs = iu(logits, labels)
+    return np.where(labels == 1, costs, 0.0) if positives_only else costs
+
+
+def pr(logits: Table, labels: Labels, divide_by_classes: bool = False) -> Table:
+    """Appendix A, one value per row: Σ_ij 1[z_i=1, z_j≠1] max(0, 1 - f_i + f_j); the authors' code divides by L."""
     result = np.zeros(len(logits))
     for n, (row, known) in enumerate(zip(logits, labels, strict=True)):
         for i in range(len(row)):
             for j in range(len(row)):
                 if known[i] == 1 and known[j] != 1:
                     result[n] += max(0.0, not_p(row[i]) + p(row[j]))
-    return result
+    return result / logits.shape[1] if divide_by_classes else result
 
 
 def epr(logits: Table, labels: Labels, k: float, weight: float = 1.0, divide_by_classes: bool = False) -> Table:
@@ -372,9 +378,10 @@ GR_START: Schedule = (0.0, -2.0, 0.5, 2.0)
 GR_END: Schedule = (2.0, -2.0, 0.8, 0.5)
 
 
-def gr_at(progress: float, start: Schedule = GR_START, end: Schedule = GR_END) -> Schedule:
-    """(w, b, μ, σ), interpolated linearly."""
-    w, b, mu, sigma = ((1 - progress) * a + progress * z for a, z in zip(start, end, strict=True))
+def gr_at(t: int, epochs: int, start: Schedule = GR_START, end: Schedule = GR_END) -> Schedule:
+    """(w, b, μ, σ) in epoch t of T: w and b have moved by (t - 1)/T, μ and σ by t/T."""
+    shares = ((t - 1) / epochs, (t - 1) / epochs, t / epochs, t / epochs)
+    w, b, mu, sigma = ((1 - share) * a + share * z for share, a, z in zip(shares, start, end, strict=True))
     return w, b, mu, sigma
 
 
@@ -392,14 +399,15 @@ def box_cox(log_probability: float, power: float) -> float:
 def gr(
     logits: Table,
     labels: Labels,
-    progress: float = 0.0,
+    epoch: int = 1,
+    epochs: int = 1,
     positive_power: float = 0.01,
     negative_power: float = 1.0,
     start: Schedule = GR_START,
     end: Schedule = GR_END,
 ) -> Table:
     """V [K (1 - p^q2)/q2 + (1 - K)(1 - (1 - p)^q3)/q3] on unknown labels; verified negatives their own term."""
-    now = gr_at(progress, start, end)
+    now = gr_at(epoch, epochs, start, end)
 
     def cost(g: float, y: int) -> float:
         if y == 1:

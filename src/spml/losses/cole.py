@@ -13,11 +13,11 @@ from spml.losses.terms import constant, in_full_precision, signed_term, soft_ter
 from spml.type_checks import NonNegative, Positive, Share
 
 
-@named("bce", "iu", "iun")
+@named("bce", "iu")
 def ignore_unobserved(logits: Tensor, labels: Tensor) -> Tensor:
     """IU, Eq. 6: cross-entropy on known labels; unknown labels are ignored.
 
-    On fully labelled rows this is BCE (Eq. 5). If all negatives and one positive are known, it is IUN (Eq. 7).
+    On fully labelled rows this is BCE (Eq. 5).
 
     Parameters
     ----------
@@ -31,6 +31,26 @@ def ignore_unobserved(logits: Tensor, labels: Tensor) -> Tensor:
     """
     logits = in_full_precision(logits)
     return torch.where(labels == 0, 0.0, signed_term(logits, labels > 0))
+
+
+@named("iun")
+def ignore_unobserved_positives(logits: Tensor, labels: Tensor, *, positives_only: bool = False) -> Tensor:
+    """IUN, Eq. 7: cross-entropy on one positive and all true negatives; the other positives are ignored.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (…, n_rows, n_classes)
+    labels : Tensor of shape (n_rows, n_classes)
+        +1 positive, -1 negative, 0 unknown.
+    positives_only : bool
+        Leave out the negatives, as the authors' code does unintentionally: it searches a 0/1 matrix for -1.
+
+    Returns
+    -------
+    Tensor of shape (…, n_rows, n_classes)
+    """
+    entries = ignore_unobserved(logits, labels)
+    return torch.where(labels > 0, entries, 0.0) if positives_only else entries
 
 
 @named("bce-ls")
@@ -119,7 +139,7 @@ def smoothed_assume_negative(
 
 
 @named("pr")
-def pairwise_ranking(logits: Tensor, labels: Tensor) -> Tensor:
+def pairwise_ranking(logits: Tensor, labels: Tensor, *, divide_by_classes: bool = False) -> Tensor:
     """PR, Appendix A: Σ over pairs (positive i, other j) of max(0, 1 - f_i + f_j).
 
     Probabilities differ by at most 1, so the hinge is never 0: a pair costs (1 - f_i) + f_j, and the double sum becomes
@@ -130,6 +150,8 @@ def pairwise_ranking(logits: Tensor, labels: Tensor) -> Tensor:
     logits : Tensor of shape (…, n_rows, n_classes)
     labels : Tensor of shape (n_rows, n_classes)
         +1 positive, -1 negative, 0 unknown.
+    divide_by_classes : bool
+        Divide by L, as the authors' code does.
 
     Returns
     -------
@@ -140,7 +162,8 @@ def pairwise_ranking(logits: Tensor, labels: Tensor) -> Tensor:
     positives = positive.sum(-1, keepdim=True)
     others = labels.shape[-1] - positives
     wrong = torch.sigmoid(torch.where(positive, -logits, logits))
-    return torch.where(positive, others, positives) * wrong
+    pairs = torch.where(positive, others, positives)
+    return pairs * wrong / labels.shape[-1] if divide_by_classes else pairs * wrong
 
 
 def expected_positives(logits: Tensor) -> Tensor:

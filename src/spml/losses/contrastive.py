@@ -32,14 +32,51 @@ def pseudo_label_consistency(
     Tensor of shape (…, n_rows, n_classes)
     """
     logits = in_full_precision(logits)
-    weak = in_full_precision(weak_logits).detach()
-    bound = logit(threshold)
-    positive, negative = weak >= bound, weak <= -bound
-    unknown = labels == 0
-    positive, negative = positive & unknown, negative & unknown
+    positive, negative = sure_entries(labels, weak_logits, threshold, include_observed)
+    return torch.where(positive | negative, signed_term(logits, positive), 0.0)
+
+
+def sure_entries(
+    labels: Tensor, weak_logits: Tensor, threshold: float, include_observed: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return which entries are targets of PLC: as positives, and as negatives."""
+    weak, bound = in_full_precision(weak_logits).detach(), logit(threshold)
+    positive, negative = (weak >= bound) & (labels == 0), (weak <= -bound) & (labels == 0)
     if include_observed:
         positive, negative = positive | (labels > 0), negative | (labels < 0)
-    return torch.where(positive | negative, signed_term(logits, positive), 0.0)
+    return positive, negative
+
+
+def supervised_contrast(embeddings: Tensor, classes: Tensor, valid: Tensor, *, temperature: float = 0.5) -> Tensor:
+    """Supervised contrastive loss, as in LAC's code: one value per embedding, the mean over all others of its class.
+
+    Every embedding is an anchor. The denominator of the log-ratio has all other embeddings, those of the same class
+    included. An anchor without another embedding of its class costs nothing.
+
+    Parameters
+    ----------
+    embeddings : Tensor of shape (n_embeddings, width)
+        Both views, followed by the queue.
+    classes : Tensor of shape (n_embeddings,)
+    valid : bool Tensor of shape (n_embeddings,)
+        Which embeddings take part.
+    temperature : float
+        τ.
+
+    Returns
+    -------
+    Tensor of shape (n_embeddings,)
+    """
+    embeddings = in_full_precision(embeddings)
+    similarity = embeddings @ embeddings.T / temperature
+    others = valid[None, :] & ~torch.eye(len(embeddings), dtype=torch.bool, device=embeddings.device)
+    same = others & (classes[:, None] == classes[None, :])
+    counted = valid & same.any(-1)
+    # A row that does not count is computed on harmless zeros and dropped: its gradient stays finite.
+    masked = torch.where(others, similarity, -torch.inf)
+    denominator = torch.logsumexp(torch.where(counted[:, None], masked, 0.0), dim=-1)
+    cost = torch.where(same, denominator[:, None] - similarity, 0.0).sum(-1) / same.sum(-1).clamp(min=1)
+    return torch.where(counted, cost, 0.0)
 
 
 def confident_entries(

@@ -174,12 +174,12 @@ def loss(name: str, *, reduction: Reduction = "mean", **settings: Setting) -> Lo
     - bce: cross-entropy on full labels
     - bce-ls: bce with label smoothing; smoothing=0.1
     - iu: cross-entropy on known labels, unknown labels ignored
-    - iun: iu, where all negatives are known
+    - iun: iu, where all negatives are known; positives_only=False
     - an: unknown labels assumed negative
     - an-ls: an with label smoothing; positive_smoothing=0.1, negative_smoothing=0.1
     - wan: an with weak negatives; negative_weight=None
     - softmax: cross-entropy of an ordinary single-label classifier; apply a softmax to its logits
-    - pr: pairwise ranking
+    - pr: pairwise ranking; divide_by_classes=False
     - epr: positives, with k expected positives per row; k, weight=1.0, divide_by_classes=False
     - em: entropy of unknown labels maximised; entropy_weight=0.2
     - em-apl [soft_labels]: em with pseudo-labels; entropy_weight=0.2, soft_weight=0.02
@@ -198,7 +198,7 @@ def loss(name: str, *, reduction: Reduction = "mean", **settings: Setting) -> Lo
     - splc [epoch]: confident unknown labels become positives; threshold=0.6, margin=1.0, positive_focusing=2.0,
       negative_focusing=2.0, first_epoch=2
     - hill: negatives predicted very high count little; crest=1.5, margin=1.0, positive_focusing=2.0
-    - gr [progress]: unknown labels part positive, part negative; schedule=None, positive_power=0.01,
+    - gr [epoch, epochs]: unknown labels part positive, part negative; schedule=None, positive_power=0.01,
       negative_power=1.0
     - annotator: likelihood of the observed label
     - plc [weak_logits]: consistency of a strong view with a weak view; threshold=0.6, include_observed=False

@@ -113,7 +113,7 @@ def hill(
 
 @dataclass(frozen=True)
 class RobustSchedule:
-    """GR's four scalars at the start and at the end of training, with linear interpolation in between.
+    """GR's four scalars at the start and at the end of training; they move linearly over the epochs, see `at`.
 
     Parameters
     ----------
@@ -135,10 +135,14 @@ class RobustSchedule:
             limit = Range(0, ends="(]") if name == "width" else Range()
             check_rules(self, (name, all(value in limit for value in values), f"hold numbers {limit}"))
 
-    def at(self, progress: float) -> tuple[float, float, float, float]:
-        """Return (w, b, μ, σ) at `progress` in [0, 1]."""
-        ends = (self.slope, self.offset, self.centre, self.width)
-        w, b, mu, sigma = (start + (end - start) * progress for start, end in ends)
+    def at(self, epoch: int, epochs: int) -> tuple[float, float, float, float]:
+        """Return (w, b, μ, σ) in an epoch, counted from 1.
+
+        As in the authors' code, w and b have moved by (epoch - 1)/epochs, μ and σ by epoch/epochs.
+        """
+        early, late = (epoch - 1) / epochs, epoch / epochs
+        moved = ((self.slope, early), (self.offset, early), (self.centre, late), (self.width, late))
+        w, b, mu, sigma = (start + (end - start) * share for (start, end), share in moved)
         return w, b, mu, sigma
 
 
@@ -186,7 +190,8 @@ _robust = with_slope(_robust_value, _robust_slope)
 def generalised_robust(
     logits: Tensor,
     labels: Tensor,
-    progress: float,
+    epoch: int,
+    epochs: int,
     *,
     schedule: RobustSchedule | None = None,
     positive_power: Positive = 0.01,
@@ -202,8 +207,8 @@ def generalised_robust(
     logits : Tensor of shape (…, n_rows, n_classes)
     labels : Tensor of shape (n_rows, n_classes)
         +1 positive, -1 negative, 0 unknown.
-    progress : float
-        Share of training that is done, in [0, 1].
+    epoch, epochs : int
+        Current epoch, from 1, and the number of epochs.
     schedule : RobustSchedule, optional
         (w, b, μ, σ) over the course of training.
     positive_power, negative_power : float
@@ -214,5 +219,5 @@ def generalised_robust(
     Tensor of shape (…, n_rows, n_classes)
     """
     logits = in_full_precision(logits)
-    slope, offset, centre, width = (schedule or _PUBLISHED_SCHEDULE).at(progress)
+    slope, offset, centre, width = (schedule or _PUBLISHED_SCHEDULE).at(epoch, epochs)
     return _robust(logits, labels, float(positive_power), float(negative_power), slope, offset, centre, width)

@@ -14,6 +14,7 @@ from spml.losses import assume_negative, logit
 from spml.losses.cole import (
     expected_positive,
     ignore_unobserved,
+    ignore_unobserved_positives,
     pairwise_ranking,
     smoothed_assume_negative,
     smoothed_bce,
@@ -43,7 +44,7 @@ loss_method("bce-ls", smoothed_bce, paper=PAPER, needs=Needs(labels="full", spli
             summary="Cross-entropy on full labels with label smoothing.")  # fmt: skip
 loss_method("iu", ignore_unobserved, paper=PAPER, needs=Needs(labels="negatives", splits="entries"),
             summary="Cross-entropy on known labels only; needs some known negatives.")  # fmt: skip
-loss_method("iun", ignore_unobserved, paper=PAPER, needs=Needs(labels="negatives", splits="entries"),
+loss_method("iun", ignore_unobserved_positives, paper=PAPER, needs=Needs(labels="negatives", splits="entries"),
             summary="Cross-entropy on one positive and all true negatives: for comparison only.")  # fmt: skip
 loss_method("an", assume_negative, paper=PAPER, needs=MEAN_OF_ENTRIES,
             summary="Unknown labels are assumed negative: the baseline.")  # fmt: skip
@@ -63,7 +64,7 @@ class RoleSettings:
     """ROLE's settings.
 
     Sec. 6.1: Φ starts in [σ⁻¹(0.4), σ⁻¹(0.6)], observed positives at σ⁻¹(0.995); its learning rate is ten times the
-    classifier's; λ = 1.
+    classifier's; λ = 1. Verified negatives, which the paper does not have, start at σ⁻¹(0.005) as in the authors' code.
     """
 
     k: Positive | None = None
@@ -99,8 +100,13 @@ class _Role(Method):
         regularised = expected_positive(student, labels, k=self.k, weight=weight, divide_by_classes=divide)
         return mean_entry(agreement + regularised)
 
+    def known_estimates(self, labels: Tensor, estimates: Tensor) -> Tensor:
+        """Replace the estimates of known labels: σ⁻¹(0.995) for positives, σ⁻¹(0.005) for verified negatives."""
+        bound = logit(self.settings.observed_start)
+        return torch.where(labels == 0, estimates, torch.where(labels > 0, bound, -bound))
+
     def initial_estimates(self, problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield rows and their initial Φ (…, B, L): U(-q, q) with q = σ⁻¹(0.6), observed positives at σ⁻¹(0.995).
+        """Yield rows and their initial Φ (…, B, L): U(-q, q) with q = σ⁻¹(0.6), known labels at ±σ⁻¹(0.995).
 
         Rows come in blocks, because with many rows Φ fills the memory.
         """
@@ -110,8 +116,7 @@ class _Role(Method):
         for part in row_blocks(problem.rows, problem.classes):
             rows = np.arange(part.start, part.stop)
             drawn = [torch.empty(len(rows), problem.classes).uniform_(-bound, bound, generator=g) for g in generators]
-            observed = torch.from_numpy(problem.labels.dense(rows)) > 0
-            start = torch.where(observed, logit(self.settings.observed_start), torch.stack(drawn))
+            start = self.known_estimates(torch.from_numpy(problem.labels.dense(rows)), torch.stack(drawn))
             yield torch.from_numpy(rows), start[0] if alone else start
 
 
@@ -143,7 +148,7 @@ class FactorisedRoleSettings(RoleSettings):
 
 @register
 class FactorisedRole(_Role):
-    """ROLE with Φ = U·V + b of rank r: N×r + r×L numbers instead of N×L; observed positives stay fixed."""
+    """ROLE with Φ = U·V + b of rank r: N×r + r×L numbers instead of N×L; known labels stay fixed."""
 
     name = "role-factorised"
     summary = "ROLE with low-rank label estimates, for label matrices that do not fit in memory."
@@ -165,7 +170,7 @@ class FactorisedRole(_Role):
 
     def estimates(self, labels: Tensor, rows: Tensor) -> Tensor:
         product = self.memory.read(rows) @ self.of_classes + self.offset
-        return torch.where(labels > 0, logit(self.settings.observed_start), product)
+        return self.known_estimates(labels, product)
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
         return [(list(self.parameters()), self.settings.estimate_rate)]

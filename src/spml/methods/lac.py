@@ -1,6 +1,6 @@
 """Xie et al. 2022, "Label-Aware Global Consistency": PLC on two views, LAC on label-wise embeddings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -8,8 +8,14 @@ from torch import Tensor
 
 from spml.errors import InputError
 from spml.losses import assume_negative
-from spml.losses.contrastive import confident_entries, label_aware_consistency, pseudo_label_consistency
-from spml.methods.base import Batch, Clock, Method, Model, Needs, Problem, mean_row
+from spml.losses.contrastive import (
+    confident_entries,
+    label_aware_consistency,
+    pseudo_label_consistency,
+    supervised_contrast,
+    sure_entries,
+)
+from spml.methods.base import Batch, Clock, Method, Model, Needs, Problem, mean_entry, mean_row
 from spml.methods.registry import register
 from spml.type_checks import Count, NonNegative, Positive, Range, Share
 
@@ -18,11 +24,16 @@ PAPER = "Xie 2022"
 
 @dataclass(frozen=True)
 class PlcSettings:
-    """Sec. 4.1: λ_PLC = 1; δ = 0.6 as in the authors' code, which also uses observed positives as targets."""
+    """Sec. 4.1: λ_PLC = 1; δ = 0.6 as in the authors' code, which also uses observed positives as targets.
+
+    Eq. 2 and 4 sum both terms over classes. With `divide_by_sure` AN is divided by B·L and PLC by the number of its
+    targets instead, as in the authors' code, which gives PLC one to five times the weight.
+    """
 
     threshold: Share = 0.6
     consistency_weight: NonNegative = 1.0
     include_observed: bool = True
+    divide_by_sure: bool = False
 
 
 @register
@@ -42,11 +53,20 @@ class Plc(Method):
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         return self.two_views(logits, logits, labels, self.settings.threshold)
 
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)
+        if self.settings.divide_by_sure:
+            self.needs = replace(self.needs, splits=None)  # type: ignore[misc]
+
     def two_views(self, weak: Tensor, strong: Tensor, labels: Tensor, threshold: float) -> Tensor:
+        assumed, include_observed = assume_negative(weak, labels), self.settings.include_observed
         consistency = pseudo_label_consistency(
-            strong, labels, weak, threshold=threshold, include_observed=self.settings.include_observed
+            strong, labels, weak, threshold=threshold, include_observed=include_observed
         )
-        return mean_row(assume_negative(weak, labels) + self.settings.consistency_weight * consistency)
+        if self.settings.divide_by_sure:
+            sure = torch.logical_or(*sure_entries(labels, weak, threshold, include_observed)).sum((-2, -1))
+            return mean_entry(assumed) + self.settings.consistency_weight * consistency.sum((-2, -1)) / sure.clamp(1)
+        return mean_row(assumed + self.settings.consistency_weight * consistency)
 
     def loss(self, batch: Batch, model: Model, clock: Clock) -> Tensor:
         weak, strong = (model(view).logits for view in batch.views)
@@ -59,7 +79,8 @@ class LacSettings(PlcSettings):
 
     The paper trains the first stage to its end before the second; `first_stage` is the first stage's share of all
     epochs. At most `most_per_row` embeddings per row take part, the most confident of the batch first: the number is
-    fixed, so that the host does not wait for the device to count them.
+    fixed, so that the host does not wait for the device to count them. `supervised_contrast` replaces Eq. 7 by the
+    supervised contrastive loss of the authors' code: both views and the queue are anchors, averaged.
     """
 
     second_threshold: Share = 0.9
@@ -69,6 +90,7 @@ class LacSettings(PlcSettings):
     embedding_width: Annotated[int, Range(1, 65_536)] = 128
     first_stage: Share = 0.5
     most_per_row: Count = 64
+    supervised_contrast: bool = False
 
 
 @register
@@ -109,21 +131,24 @@ class Lac(Plc):
         chosen, valid = confident_entries(batch.labels, weak.logits, threshold, capacity)
         classes = chosen % self.classes
         anchors, keys = (view.embeddings.flatten(0, 1)[chosen] for view in (weak, strong))  # type: ignore[union-attr]
-        contrast = (
-            label_aware_consistency(
-                anchors,
-                classes,
-                torch.cat([keys, self.queue_embeddings[:-1]]),
-                torch.cat([classes, self.queue_classes[:-1]]),
-                valid,
-                torch.cat([valid, self.queue_classes[:-1] >= 0]),
-                temperature=self.settings.temperature,
-            ).sum()
-            / batch.labels.numel()
-        )
+        contrast = self._contrast(anchors, keys, classes, valid, batch.labels.numel())
         if self.training:
             self._remember(keys, classes, valid)
         return consistency + self.settings.contrast_weight * contrast
+
+    def _contrast(self, anchors: Tensor, keys: Tensor, classes: Tensor, valid: Tensor, entries: int) -> Tensor:
+        queue, queue_classes = self.queue_embeddings[:-1], self.queue_classes[:-1]
+        filled, temperature = queue_classes >= 0, self.settings.temperature
+        if self.settings.supervised_contrast:
+            every, takes_part = torch.cat([anchors, keys, queue]), torch.cat([valid, valid, filled])
+            cost = supervised_contrast(
+                every, torch.cat([classes, classes, queue_classes]), takes_part, temperature=temperature
+            )
+            return cost.sum() / takes_part.sum().clamp(1)
+        keys, key_classes = torch.cat([keys, queue]), torch.cat([classes, queue_classes])
+        key_valid = torch.cat([valid, filled])
+        cost = label_aware_consistency(anchors, classes, keys, key_classes, valid, key_valid, temperature=temperature)
+        return cost.sum() / entries
 
     @torch.no_grad()
     def _remember(self, embeddings: Tensor, classes: Tensor, valid: Tensor) -> None:

@@ -23,7 +23,9 @@ from spml.methods.base import Clock, Method, Needs, check_class, mean_entry
 from spml.type_checks import hints_of
 
 ENTRY_POINTS = "spml.methods"
-STEP_INPUTS = frozenset({"epoch", "progress"})  # positional inputs of a loss function that come from the clock
+STEP_INPUTS = frozenset(
+    {"epoch", "epochs", "progress"}
+)  # positional inputs of a loss function that come from the clock
 
 
 class PluginWarning(UserWarning):
@@ -235,8 +237,8 @@ def loss_method(
         Name of the method.
     function : callable
         `function(logits, labels, *, settings…)`, returning one value per entry. Positional parameters called
-        `epoch` and `progress` are taken from the clock. Keyword-only parameters become the method's settings; a
-        setting `k` left at None is set to the task's.
+        `epoch`, `epochs` and `progress` are taken from the clock. Keyword-only parameters become the method's
+        settings; a setting `k` left at None is set to the task's.
     paper, summary : str
         Source, and one sentence for `spml methods`.
     needs : Needs
@@ -311,5 +313,5 @@ def _check_signature(function: Callable[..., Tensor], defaults: Iterable[str]) -
         elif not from_clock or parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
             raise TypeError(
                 f"{name}: the parameter '{parameter}' is not supported: positional parameters are logits, labels, "
-                "epoch and progress, and settings are keyword-only (after a *)"
+                "epoch, epochs and progress, and settings are keyword-only (after a *)"
             )

@@ -12,4 +12,5 @@ loss_method("hill", hill, paper="Zhang 2021", needs=MEAN_OF_ROWS, reduce=mean_ro
 loss_method("gr", generalised_robust, paper="Chen 2024", needs=MEAN_OF_ENTRIES,
             summary="Each unknown label is part positive, part negative, according to its prediction.")  # fmt: skip
 loss_method("boostlu", large_loss_rejection, paper="Kim 2023", needs=Needs(head="cam"), head_settings={"boost": 5.0},
+            share=0.5,
             summary="LL-R on class activation maps, with positive activations boosted five times.")  # fmt: skip
