@@ -11,6 +11,7 @@ from spml.bench.compare import (
     Line,
     best_of,
     explain_p,
+    holm,
     lines_of,
     markdown,
     pair_rows,
@@ -24,8 +25,8 @@ from spml.bench.search import RunResult
 from spml.training.experiment import Experiment
 
 
-def line(method, scores, classes=(), paper=None, reference=False):
-    return Line("d", method, "", None, reference, dict(enumerate(scores)), tuple(classes), paper, "")
+def line(method, scores, paper=None, reference=False):
+    return Line("d", method, "", None, reference, dict(enumerate(scores)), paper, "")
 
 
 def student_p(gains):
@@ -34,15 +35,6 @@ def student_p(gains):
     assert n == 3
     t = np.mean(gains) / (np.std(gains, ddof=1) / math.sqrt(n))
     return 1 - abs(t) / math.sqrt(2 + t * t)
-
-
-def wilcoxon_p(gains):
-    """Exact two-sided signed-rank p: all signs equally likely."""
-    ranks = np.argsort(np.argsort(np.abs(gains))) + 1
-    observed = min(ranks[np.array(gains) > 0].sum(), ranks[np.array(gains) < 0].sum())
-    n = len(gains)
-    sums = [sum(r for r, bit in zip(ranks, range(n), strict=True) if word >> bit & 1) for word in range(2**n)]
-    return min(1.0, 2 * np.mean(np.array(sums) <= observed))
 
 
 def test_t_test_over_three_seeds():
@@ -54,26 +46,39 @@ def test_t_test_over_three_seeds():
     assert found.p == pytest.approx(student_p(gains), rel=1e-9)
 
 
-def test_wilcoxon_test_over_classes_for_one_seed():
-    ours, theirs = [50.0, 61.0, 72.5, 40.0, 33.0, 90.0], [49.0, 58.5, 70.0, 41.7, 29.0, 85.0]
-    found = paired_test(line("a", [57.0], ours), line("b", [55.0], theirs))
-    assert found.name == "Wilcoxon over 6 classes"
-    assert found.difference == pytest.approx(2.0)
-    gains = np.array(ours) - np.array(theirs)
-    gains[2] += 1e-9  # scipy is exact without ties; two gains are equal here only in print
-    assert paired_test(line("a", [57.0], np.array(theirs) + gains), line("b", [55.0], theirs)).p == pytest.approx(
-        wilcoxon_p(gains), rel=1e-9
-    )
-
-
 def test_paired_test_without_pairs_or_differences():
-    same = line("a", [80.0, 81.0, 82.0], [1.0, 2.0])
+    same = line("a", [80.0, 81.0, 82.0])
     assert paired_test(same, line("b", [80.0, 81.0, 82.0])).p == 1.0
     assert paired_test(same, line("b", [79.0, 80.0, 81.0])).p == 0.0  # the same gain every time
-    assert paired_test(line("a", [80.0]), line("b", [79.0])) is None  # one seed, no classes
-    assert paired_test(line("a", [80.0], [1.0]), line("b", [79.0], [1.0])).p == 1.0
-    apart = Line("d", "b", "", None, False, {7: 80.0}, (1.0,), None, "")
-    assert paired_test(line("a", [80.0], [1.0]), apart) is None  # no common seed
+    two = paired_test(line("a", [80.0, 81.0]), line("b", [79.0, 80.5]))
+    assert (two.difference, two.p) == (0.75, None)  # two seeds are too few for a test
+    apart = Line("d", "b", "", None, False, {7: 80.0}, None, "")
+    assert paired_test(line("a", [80.0]), apart) is None  # no common seed
+
+
+def test_p_values_are_corrected_by_holm():
+    """Smallest times m, next times m - 1, …, never decreasing and at most 1."""
+    assert holm([0.01, 0.04, 0.02]) == pytest.approx([0.03, 0.04, 0.04])
+    assert holm([0.5, 0.001, 0.6]) == pytest.approx([1.0, 0.003, 1.0])
+    assert holm([]) == []
+    lines = [
+        line("best", [84.0, 85.0, 86.0]),
+        line("near", [83.0, 84.5, 85.9]),
+        line("far", [80.0, 81.2, 81.9]),
+        line("reference", [90.0, 91.2, 91.9], reference=True),
+    ]
+    rows = {row["method"]: row for row in table_rows(lines)}
+    raw = {
+        name: student_p([a - b for a, b in zip(lines[0].scores.values(), one.scores.values(), strict=True)])
+        for name, one in zip(rows, lines, strict=True)
+        if name != "best"
+    }
+    smallest = min(raw, key=raw.get)
+    assert float(rows[smallest]["p_holm"]) == pytest.approx(min(1, 3 * raw[smallest]), rel=0.1)
+    for name in raw:
+        assert float(rows[name]["p"]) == pytest.approx(raw[name], rel=0.1)
+        assert float(rows[name]["p_holm"]) >= float(rows[name]["p"])
+    assert [row["p_holm"] != "" for row in pair_rows(lines)] == [True] * 6
 
 
 def run_results(measure="test_map"):
@@ -82,7 +87,7 @@ def run_results(measure="test_map"):
         base = Experiment(method, data="voc12")
         search = Search(base, {"train.learning_rate": (1e-3, 1e-4)})
         for seed, score in enumerate(scores):
-            row = {measure: score, "validation_map": score, "test_ap": [score - 0.1, score + 0.05]}
+            row = {measure: score, "validation_map": score}
             made.append(RunResult(search, base.changed({"train.learning_rate": 1e-3}).seeded(seed), row, True))
         row = {measure: 0.99, "validation_map": 0.1}
         made.append(RunResult(search, base.changed({"train.learning_rate": 1e-4}).seeded(0), row, False))
@@ -101,8 +106,8 @@ def test_table_compares_our_mean_with_the_papers_number(tmp_path, monkeypatch):
     assert (rows["em"]["paper_sd"], rows["em"]["chosen"]) == (0.3, "rate 0.001")
     assert best_of(lines, "voc12").method == "em"  # bce learned from all labels
     assert rows["an"]["to_best"] == pytest.approx(-3.5)
-    assert rows["an"]["test"] == "Wilcoxon over 2 classes"  # two seeds are too few for t
-    assert "Wilcoxon over 2 classes" in explain_p(lines)
+    assert (rows["an"]["p"], rows["an"]["p_holm"], rows["an"]["test"]) == ("", "", "")  # two seeds are too few
+    assert explain_p(lines) == "No p-values: a test needs at least three seeds."
     header, cells = shown_rows(lines)
     text = markdown("Title", header, cells, ["a note", ""])
     assert "| an | 81.00 ± 1.41 | 84.20 | -3.20 | -3.50 |" in text
@@ -130,17 +135,13 @@ def test_draws_of_more_than_one_positive_are_references(draw):
 def test_best_method_if_all_are_references():
     lines = [line("a", [80.0, 81.0, 82.5], reference=True), line("b", [79.0, 80.5, 81.0], reference=True)]
     assert best_of(lines, "d").method == "a"
-    assert explain_p(lines) == (
-        "p: paired t over 3 seeds, two-sided, against the best method, not corrected for the number of methods."
+    assert explain_p(lines).startswith(
+        "p: paired t over 3 seeds, two-sided, against the best method, corrected for the number of comparisons by Holm"
     )
+    assert explain_p(lines[:1]) == ""
     with_one = [*lines, line("c", [70.0, 71.5, 73.0])]
     assert best_of(with_one, "d").method == "c"
     assert "the best method trained on one positive per row" in explain_p(with_one)
-
-
-def test_no_test_over_classes_for_other_measures():
-    lines = lines_of(run_results("recovery_map"), measure="recovery_map")
-    assert {row["p"] for row in table_rows(lines)} == {""}  # there is a score of every class for test mAP alone
 
 
 def test_varied_value_names_the_papers_column(monkeypatch):

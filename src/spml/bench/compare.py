@@ -1,10 +1,9 @@
-"""Tables of results: mean and standard deviation over seeds, the paper's number, the difference, a paired test."""
+"""Tables of results: mean and standard deviation over seeds, the paper's number, the difference, paired tests."""
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -42,8 +41,6 @@ class Line:
     """Whether it learned from more than one positive per row."""
     scores: dict[int, float]
     """By seed, in percent."""
-    classes: tuple[float, ...]
-    """Average precision per class on the test rows in percent, averaged over seeds; empty if not measured."""
     paper: PaperValue | None
     chosen: str
     """The selected settings, as text."""
@@ -61,36 +58,72 @@ class Line:
 
 @dataclass(frozen=True)
 class Paired:
-    """A paired comparison of two methods: the difference of their means, its p-value, and the name of the test."""
+    """A paired comparison of two methods: the mean difference over common seeds, and its p-value if there is a test."""
 
     difference: float
-    p: float
+    p: float | None
     name: str
 
 
 def paired_test(one: Line, other: Line) -> Paired | None:
-    """Student's paired t-test over three or more common seeds; otherwise Wilcoxon's signed-rank test over classes.
+    """Student's paired t-test over common seeds; no p-value for fewer than three, None without a common seed.
 
-    The t-test asks whether other seeds would give the same order on this data and split, Wilcoxon's test whether the
-    gain is spread over classes. Neither applies to other data sets. None if nothing can be paired.
+    The test asks whether other seeds would give the same order on this data, split and draw of labels. It says nothing
+    about other data.
     """
     from scipy import stats
 
     seeds = sorted(one.scores.keys() & other.scores.keys())
-    gains = np.array([one.scores[seed] - other.scores[seed] for seed in seeds])
-    difference = float(gains.mean()) if len(gains) else math.nan
-    if len(seeds) >= 3:
-        name = f"paired t over {len(seeds)} seeds"
-        if np.ptp(gains) == 0:  # t is undefined without variance
-            return Paired(difference, 1.0 if difference == 0 else 0.0, name)
-        return Paired(difference, float(stats.ttest_1samp(gains, 0.0).pvalue), name)
-    if not seeds or not one.classes or len(one.classes) != len(other.classes):
+    if not seeds:
         return None
-    by_class = np.array(one.classes) - np.array(other.classes)
-    name = f"Wilcoxon over {len(by_class)} classes"
-    if not by_class.any():
-        return Paired(difference, 1.0, name)
-    return Paired(difference, float(stats.wilcoxon(by_class).pvalue), name)
+    gains = np.array([one.scores[seed] - other.scores[seed] for seed in seeds])
+    difference = float(gains.mean())
+    if len(seeds) < 3:
+        return Paired(difference, None, "")
+    name = f"paired t over {len(seeds)} seeds"
+    if np.ptp(gains) == 0:  # t is undefined without variance
+        return Paired(difference, 1.0 if difference == 0 else 0.0, name)
+    return Paired(difference, float(stats.ttest_1samp(gains, 0.0).pvalue), name)
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Correct p-values for their number by Holm's step-down method.
+
+    Parameters
+    ----------
+    values : sequence of float
+
+    Returns
+    -------
+    list of float
+        In the given order.
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, 0.02])
+    [0.03, 0.04, 0.04]
+    """
+    corrected, largest = [0.0] * len(values), 0.0
+    for rank, place in enumerate(sorted(range(len(values)), key=lambda place: values[place])):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
+        corrected[place] = largest
+    return corrected
+
+
+def with_corrected(rows: Sequence[dict[str, Any]], *group: str) -> list[dict[str, Any]]:
+    """Rows with their p-values as text and corrected: all rows with equal values in `group` are one family."""
+    families: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["p"] is not None:
+            families.setdefault(tuple(row[name] for name in group), []).append(row)
+    corrected: dict[int, float] = {}
+    for family in families.values():
+        corrected |= zip(map(id, family), holm([row["p"] for row in family]), strict=True)
+    return [{**row, "p": _shown_p(row["p"]), "p_holm": _shown_p(corrected.get(id(row)))} for row in rows]
+
+
+def _shown_p(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"
 
 
 def lines_of(
@@ -111,7 +144,6 @@ def lines_of(
         first = members[0]
         search, experiment = first.search, first.experiment
         number = papers.get((search.paper_setting(paper), experiment.entry, experiment.data))
-        tables = [member.row["test_ap"] for member in members if measure == "test_map" and member.row.get("test_ap")]
         lines.append(
             Line(
                 data=experiment.data,
@@ -120,7 +152,6 @@ def lines_of(
                 value=search.value,
                 reference=experiment.reference,
                 scores={member.experiment.train.seed: 100 * float(member.row[measure]) for member in members},
-                classes=tuple((100 * np.mean(tables, axis=0)).tolist()) if len(tables) == len(members) else (),
                 paper=number if search.head in ("", "own") else None,
                 chosen=", ".join(
                     f"{_short(key)} {_value(experiment, key)}"
@@ -174,11 +205,11 @@ def table_rows(lines: Sequence[Line], measure: str = "test_map") -> list[dict[st
                 "chosen": line.chosen,
                 "best": "" if best is None else best.method,
                 "to_best": "" if tested is None else round(tested.difference, 3),
-                "p": "" if tested is None else f"{tested.p:.2g}",
+                "p": None if tested is None else tested.p,
                 "test": "" if tested is None else tested.name,
             }
         )
-    return rows
+    return with_corrected(rows, "data", "head")
 
 
 def pair_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
@@ -190,9 +221,9 @@ def pair_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
             tested = paired_test(one, other) if (one.data, one.head) == (other.data, other.head) else None
             if tested is not None:
                 row = {"data": one.data, "head": one.head, "method": one.method, "other": other.method}
-                numbers = {"difference": round(tested.difference, 3), "p": f"{tested.p:.2g}", "test": tested.name}
+                numbers = {"difference": round(tested.difference, 3), "p": tested.p, "test": tested.name}
                 rows.append({**row, **numbers})
-    return rows
+    return with_corrected(rows, "data", "head")
 
 
 def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
@@ -212,7 +243,7 @@ def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
                 str(line.paper or ""),
                 "" if line.paper is None else f"{line.mean - line.paper.value:+.2f}",
                 "" if row["to_best"] == "" else f"{row['to_best']:+.2f}",
-                str(row["p"]),
+                str(row["p_holm"]),
                 line.chosen,
             ]
         )
@@ -226,14 +257,19 @@ def without_empty_columns(header: list[str], cells: list[list[str]]) -> tuple[li
 
 
 def explain_p(lines: Sequence[Line]) -> str:
-    """A sentence on the p-values; empty if there are none."""
-    tested = [row for row in table_rows(lines) if row["test"]]
+    """Sentences on the p-values, or on why there are none; empty if nothing is compared."""
+    compared = [row for row in table_rows(lines) if row["to_best"] != ""]
+    tested = [row for row in compared if row["test"]]
     if not tested:
-        return ""
+        return "No p-values: a test needs at least three seeds." if compared else ""
     names = " or ".join(sorted({str(row["test"]) for row in tested}))
     best = [best_of(lines, row["data"], row["head"]) for row in tested]
     which = "" if any(line is not None and line.reference for line in best) else " trained on one positive per row"
-    return f"p: {names}, two-sided, against the best method{which}, not corrected for the number of methods."
+    return (
+        f"p: {names}, two-sided, against the best method{which}, corrected for the number of comparisons by Holm's "
+        "method. A small p means that other seeds would probably give the same order on this data, split and draw of "
+        "labels; it says nothing about other data."
+    )
 
 
 def markdown(title: str, header: Sequence[str], cells: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
