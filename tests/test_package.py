@@ -83,3 +83,42 @@ def test_train_has_the_options_of_the_command():
     of_data = {"kind", "image_column", "label_column", "class_columns", "zeros", "image_root", "labels", "on_bad_image"}
     expected = (names - of_data - {"setting", "imports"}) | {"settings", "progress", "options"}
     assert set(inspect.signature(spml.train).parameters) == expected
+
+
+WITHOUT_TRAINING_PACKAGES = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("PIL", "pyarrow", "scipy", "sklearn", "timm", "torchvision"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def test_losses_need_only_the_required_packages():
+    """The extra "train" is not needed for losses, labels, metrics and methods."""
+    code = """
+import torch, spml
+labels = spml.Labels.from_names(["cat", "dog"], ["cat", "dog"]).batch([0, 1])
+assert spml.loss("em")(torch.zeros(2, 2), labels).isfinite()
+spml.metrics.mean_average_precision(torch.rand(2, 2), labels == 1)
+spml.method("auto")
+try:
+    spml.train
+except spml.InputError as error:
+    print(error)
+"""
+    message = python(WITHOUT_TRAINING_PACKAGES + code)
+    assert message.endswith("which is not installed: pip install 'spml[train]'")
+    assert message.startswith("spml.train needs the package ")
+
+
+def test_commands_without_their_packages_name_the_extra():
+    code = WITHOUT_TRAINING_PACKAGES + "sys.argv = ['spml', 'train', 'scenes', '--out', 'x']\n"
+    code += "from spml.cli import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("spml: this command needs the package ")
+    assert len(done.stderr.splitlines()) == 1

@@ -41,10 +41,15 @@ _LAZY_MODULES = ("api", "errors", "labels", "losses", "methods", "metrics")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY_MODULES:
-        return importlib.import_module(f"spml.{name}")
-    if name in _LAZY_ATTRIBUTES:
-        return getattr(importlib.import_module(_LAZY_ATTRIBUTES[name]), name)
+    try:
+        if name in _LAZY_MODULES:
+            return importlib.import_module(f"spml.{name}")
+        if name in _LAZY_ATTRIBUTES:
+            return getattr(importlib.import_module(_LAZY_ATTRIBUTES[name]), name)
+    except ModuleNotFoundError as error:
+        from spml.errors import missing_package
+
+        raise missing_package(error, f"spml.{name}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -7,3 +7,14 @@ class InputError(ValueError):
 
 class DivergedError(InputError):
     """The training loss is no longer finite. Other settings, such as a lower learning rate, may help."""
+
+
+_TRAINING_PACKAGES = ("PIL", "pyarrow", "scipy", "sklearn", "timm", "torchvision")
+
+
+def missing_package(error: ModuleNotFoundError, what: str) -> Exception:
+    """Return an error that names the extra to install, or `error` itself if the package is in no extra."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _TRAINING_PACKAGES:
+        return error
+    return InputError(f"{what} needs the package {package}, which is not installed: pip install 'spml[train]'")

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from spml.cli import bench, info, methods, new_method, pack, predict, quickstart, recover, report, review, train
+from spml.cli import bench, doctor, info, methods, new_method, pack, predict, quickstart, recover, report, review, train
 from spml.cli.console import is_first_process
-from spml.errors import InputError
+from spml.errors import InputError, missing_package
 
 app = typer.Typer(
     name="spml",
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for _module in (quickstart, train, predict, recover, review, report, info, methods, bench, pack, new_method):
+for _module in (quickstart, train, predict, recover, review, report, info, methods, bench, pack, new_method, doctor):
     _name = _module.__name__.rpartition(".")[2].replace("_", "-")
     app.command(_name, epilog=f"Example: {_module.EXAMPLE}")(_module.command)
 
@@ -79,6 +79,11 @@ def _exit_code() -> int:
         return _fail(end.code) if isinstance(end.code, str) else end.code or 0
     except InputError as error:
         return _fail(_with_option_names(str(error)))
+    except ModuleNotFoundError as error:
+        known = missing_package(error, "this command")
+        if known is error:
+            raise
+        return _fail(str(known))
     except OSError as error:
         return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
     except Exception as error:
