@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.data.dataset import Dataset
-from spml.data.detect import FORMATS, format_options
+from spml.data.detect import FORMATS, format_options, open_data
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.predict.inputs import InputBlock, Inputs, open_inputs
@@ -22,8 +22,9 @@ from spml.predict.predictor import Predictor, open_predictor
 from spml.predict.pretrained import TrainingRecord, is_pretrained, load_pretrained, save_pretrained, training_record
 from spml.recover import Recovered
 from spml.recover import recover as recover_labels
-from spml.recover.labelled import read_labelled
-from spml.runs.folder import RunFolder, check_output_path, open_run
+from spml.recover.labelled import answers_of, read_labelled
+from spml.runs.decisions import DECISIONS
+from spml.runs.folder import RunFolder, check_output_path, open_run, run_settings
 from spml.runs.outputs import check_overwrite
 from spml.training.train_data import train_data
 
@@ -47,6 +48,7 @@ def train(
     seed: int = 0,
     device: str = "auto",
     track: str | None = None,
+    decisions: FilePath | None = None,
     progress: bool = True,
     **options: Any,
 ) -> "Run":
@@ -82,6 +84,8 @@ def train(
         "auto", "cpu" or "cuda".
     track : str, optional
         Also log to "tensorboard" or "trackio".
+    decisions : str or path, optional
+        Database of answers from `spml review` or `spml annotate`, learned as verified labels.
     progress : bool
         Print notes about the data and show a progress bar.
     **options
@@ -124,6 +128,7 @@ def train(
         seed=seed,
         device=device,
         track=track,
+        decisions=None if decisions is None else Path(decisions),
         notify=report,
         progress=progress,
         **options,
@@ -278,6 +283,7 @@ class Run:
         labelled: FilePath | tuple[Labels, npt.ArrayLike] | None = None,
         k: float | None = None,
         threshold: float | Literal["f1"] = "f1",
+        decisions: FilePath | None = None,
     ) -> Recovered:
         """Recover the missing labels of the training data, with a confidence for each.
 
@@ -292,6 +298,8 @@ class Run:
             Average number of labels per example. Default: the value given to `train`, else an estimate.
         threshold : float or "f1"
             Confidence from which a label counts as present; "f1" chooses the value with the best expected F1 per class.
+        decisions : path, optional
+            Database of answers. Default: review.db in the run folder, if it exists.
 
         Returns
         -------
@@ -304,7 +312,41 @@ class Run:
         """
         run = self._run_folder("recover")
         known = read_labelled(Path(labelled), run) if isinstance(labelled, (str, PathLike)) else labelled
-        return recover_labels(run, rows=rows, labelled=known, k=k, threshold=threshold)
+        answers = answers_of(run, None if decisions is None else Path(decisions))
+        return recover_labels(run, rows=rows, labelled=known, k=k, threshold=threshold, decisions=answers)
+
+    def train_again(
+        self, out: FilePath, *, decisions: FilePath | None = None, progress: bool = True, **changes: Any
+    ) -> "Run":
+        """Train on the same data with the same settings, and learn from the answers that people gave.
+
+        Parameters
+        ----------
+        out : str or path
+            Folder of the new run.
+        decisions : str or path, optional
+            Database of answers. Default: review.db in the run folder, which `spml review` writes.
+        progress : bool
+            Print notes and show a progress bar.
+        **changes
+            Arguments of `spml.train` that differ from this run's, such as `epochs`.
+
+        Returns
+        -------
+        Run
+
+        Raises
+        ------
+        InputError
+            If there are no answers, the data is gone, or an argument is invalid.
+        """
+        run = self._run_folder("train_again")
+        answers = Path(decisions) if decisions is not None else run.folder / DECISIONS
+        if not answers.is_file():
+            raise InputError(f"{answers}: no such file. Answer some questions with `spml review {run.folder}` first")
+        data = open_data(run.source["path"], **run.source["options"])
+        same = {name: value for name, value in run_settings(run).items() if value is not None}
+        return train(data, out=out, decisions=answers, progress=progress, **(same | changes))
 
     def report(self, path: FilePath, *, overwrite: bool = False) -> None:
         """Write an HTML report with curves, numbers and pictures.

@@ -40,7 +40,8 @@ def test_tables_can_be_read_back(recovered: Recovered, tmp_path: Path, suffix: s
             assert [(line["name"], line["label"]) for line in csv.DictReader(file)] == [
                 line[:2] for line in expected_lines(recovered)
             ]
-    assert table.column_names == ["name", "label", "observed", "confidence", "probability", "threshold", "rank"]
+    numbers = ["confidence", "probability", "threshold", "rank"]
+    assert table.column_names == ["name", "label", "observed", *numbers, "provenance"]
     columns = [table[name].to_pylist() for name in ("name", "label", "observed", "confidence")]
     assert list(zip(*columns, strict=True)) == expected_lines(recovered)
     np.testing.assert_array_equal(table["rank"].to_numpy(), recovered.entries.rank)

@@ -24,19 +24,24 @@ def command(
     k: Annotated[
         float | None, typer.Option(help="Average number of labels per example. Default: the value given to train.")
     ] = None,
+    decisions: Annotated[
+        Path | None,
+        typer.Option(help="Database of answers from `spml review`. Default: review.db in RUN, if any."),
+    ] = None,
     force: ForceOption = False,
 ) -> None:
     """Recover the missing labels of the training data, each with a confidence."""
     from spml.recover import export
     from spml.recover import recover as recover_labels
-    from spml.recover.labelled import read_labelled
+    from spml.recover.labelled import answers_of, read_labelled
     from spml.runs.folder import open_run
     from spml.runs.outputs import writing_output
 
     finished = open_run(run)
     with writing_output(out, run, force=force):
         full_labels = None if labelled is None else read_labelled(labelled, finished)
-        recovered = recover_labels(finished, labelled=full_labels, k=k)
+        answers = answers_of(finished, decisions)
+        recovered = recover_labels(finished, labelled=full_labels, k=k, decisions=answers)
         export(recovered, out, format=format, overwrite=True)
     for line in (recovered.summary(), *recovered.notes, f"Labels: {out}"):
         typer.echo(line)

@@ -55,6 +55,9 @@ def command(
     image_root: Annotated[Path | None, typer.Option(help="Tables: folder that image paths are relative to.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Feature matrix: file with the labels.")] = None,
     on_bad_image: Annotated[str | None, typer.Option(help="Unreadable images: error (default) or skip.")] = None,
+    decisions: Annotated[
+        Path | None, typer.Option(help="Database of answers from `spml review`, learned as verified labels.")
+    ] = None,
     track: Annotated[str | None, typer.Option(help="Also log to tensorboard or trackio.")] = None,
     imports: ImportOption = None,
 ) -> None:
@@ -81,6 +84,7 @@ def command(
         seed=seed,
         device=device,
         track=track,
+        decisions=decisions,
         notify=echo,
         kind=kind,
         image_column=image_column,

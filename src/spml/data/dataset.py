@@ -6,10 +6,10 @@ import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -121,6 +121,15 @@ class Truth:
             raise RuntimeError("the true labels are closed during training: open them before or after it.")
 
 
+class Answers(NamedTuple):
+    """Where the labels of a data set come from, if people have answered questions about them."""
+
+    given: Labels
+    """The labels that came with the data."""
+    decided: Labels
+    """The answers: +1 yes, -1 no. They take precedence over given labels."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """N rows of images, features or texts, their known labels, and a split into train, validation and test.
@@ -145,6 +154,8 @@ class Dataset:
     source : dict
         How to open the data again: `open_data(source["path"], **source["options"])`, and its format, `kind`. Empty if
         it was built in memory.
+    answers : Answers, optional
+        If people have answered questions: the given labels and the answers. `labels` then combines both.
 
     Examples
     --------
@@ -168,6 +179,7 @@ class Dataset:
     test: Int64
     notes: tuple[str, ...] = ()
     source: dict[str, Any] = field(default_factory=dict)
+    answers: Answers | None = None
 
     def __post_init__(self) -> None:
         rows = len(self.store)
@@ -249,6 +261,29 @@ class Dataset:
                 f"{unknown[0]} ({self.names[unknown[0]]})."
             )
         return (self.labels if self.truth is None else self.truth.open()).subset(index)
+
+    def with_answers(self, decided: Labels) -> Dataset:
+        """Return the data set with answers of people, which take precedence over given labels.
+
+        Parameters
+        ----------
+        decided : Labels
+            One row per row of the data: +1 yes, -1 no, 0 not answered.
+
+        Returns
+        -------
+        Dataset
+
+        Examples
+        --------
+        >>> from spml.data import open_data
+        >>> data = open_data("scenes", train=20, test=10)
+        >>> decided = Labels.from_names([None] * 29 + ["nine"], data.classes)
+        >>> data.with_answers(decided).labels.dense([29]).tolist()
+        [[0, 0, 0, 0, 0, 0, 0, 0, 0, 1]]
+        """
+        given = self.labels if self.answers is None else self.answers.given
+        return replace(self, labels=given.updated(decided), answers=Answers(given, decided))
 
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits that differ if anything a training depends on differs.

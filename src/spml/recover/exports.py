@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.errors import InputError
-from spml.recover.labels import Recovered
+from spml.recover.labels import PROVENANCE, Recovered
 from spml.runs.files import atomic_path, explain_write_errors
 from spml.runs.outputs import check_overwrite
 
@@ -34,6 +34,7 @@ class _Label(NamedTuple):
     probability: float
     threshold: float
     rank: int
+    provenance: str
 
 
 def export(
@@ -54,7 +55,8 @@ def export(
     format : {"csv", "parquet", "coco", "label-studio", "fiftyone"}, optional
         Default: from the suffix .csv or .parquet. The other formats are JSON files:
 
-        - `csv`, `parquet`: one line per label: name, label, observed, confidence, probability, threshold, rank;
+        - `csv`, `parquet`: one line per label: name, label, observed, confidence, probability, threshold, rank,
+          provenance (given, confirmed by a person, or recovered);
         - `coco`: images, categories, and one annotation per label, with a score and without a box;
         - `label-studio`: tasks with predictions, for the labelling configuration of `label_studio_config`;
         - `fiftyone`: for `fiftyone.Dataset.from_json`, with Classifications in the field `recovered`.
@@ -132,6 +134,7 @@ def _write_table(recovered: Recovered, file: BinaryIO, name: str) -> None:
             "probability": _six_digits(entries.probability),
             "threshold": _six_digits(entries.threshold),
             "rank": entries.rank,
+            "provenance": pa.array(PROVENANCE, pa.string()).take(pa.array(entries.provenance)),
         }
     )
     if name == "csv":
@@ -155,7 +158,8 @@ def _by_row(recovered: Recovered) -> Iterator[tuple[int, list[_Label]]]:
         block = slice(first, last_of[-1])
         numbers = (_six_digits(column[block]).tolist() for column in entries[3:6])
         columns = (entries.label[block].tolist(), entries.observed[block].tolist(), *numbers)
-        labels = list(map(_Label, *columns, entries.rank[block].tolist()))
+        origin = (PROVENANCE[each] for each in entries.provenance[block].tolist())
+        labels = list(map(_Label, *columns, entries.rank[block].tolist(), origin))
         for row, last in zip(rows, last_of, strict=True):
             yield row, labels[first - block.start : last - block.start]
             first = last
@@ -189,6 +193,7 @@ def _write_coco(recovered: Recovered, file: TextIO, prefix: str) -> None:
                 "category_id": label.label + 1,
                 "score": label.confidence,
                 "observed": label.observed,
+                "provenance": label.provenance,
             }
             for number, (row, label) in enumerate(numbered, 1)
         ),
@@ -239,6 +244,7 @@ def _write_fiftyone(recovered: Recovered, file: TextIO, prefix: str) -> None:
                 "probability": label.probability,
                 "threshold": label.threshold,
                 "rank": label.rank,
+                "provenance": label.provenance,
             }
             for label in labels
         ]

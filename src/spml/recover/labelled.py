@@ -1,4 +1,4 @@
-"""Read a table that lists all labels of a few rows."""
+"""What people know about the rows of a run: tables with all labels of a few rows, and databases of answers."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import numpy.typing as npt
 from spml.data.formats.columns import read_table
 from spml.errors import InputError
 from spml.labels import Labels
+from spml.runs.decisions import DECISIONS, Subject, read_decisions
 from spml.runs.folder import RunFolder
 
 
@@ -43,3 +44,11 @@ def read_labelled(path: Path, run: RunFolder) -> tuple[Labels, npt.NDArray[np.in
             )
     labels = Labels.from_lists(lists.values(), run.classes, rest="negative")
     return labels, rows
+
+
+def answers_of(run: RunFolder, path: Path | None = None) -> Labels | None:
+    """The answers in a database, by default review.db in the run folder; None if that does not exist."""
+    file = run.folder / DECISIONS if path is None else path
+    if path is None and not file.exists():
+        return None
+    return read_decisions(file, Subject(run.names, run.classes, run.given_labels))

@@ -19,6 +19,9 @@ from spml.labels.inputs import row_indices
 if TYPE_CHECKING:
     from spml.runs.folder import RunFolder
 
+PROVENANCE = ("recovered", "given", "confirmed")
+"""Where a label comes from: the model, the data, or a person's answer."""
+
 _UNSURE = 2.0  # warn if the interval of the number of missing labels per row is wider than this ratio
 
 
@@ -38,6 +41,8 @@ class LabelTable(NamedTuple):
     """Threshold on the confidence."""
     rank: Int64
     """Rank of the row among all rows by the probability of this class; 1 is the most probable."""
+    provenance: Int8
+    """Index into `PROVENANCE`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +71,8 @@ class Recovered:
         A sentence that describes the rows used for calibration and the estimated number of labels per row.
     notes : tuple of str
         Warnings, one sentence each.
+    decided : array of shape (N, L), optional
+        Answers of people, if any: +1 yes, −1 no, 0 not answered. `known` includes them.
     """
 
     run: str
@@ -79,6 +86,7 @@ class Recovered:
     calibration: Calibration
     calibrated_on: str
     notes: tuple[str, ...]
+    decided: Int8 | None = None
 
     def __repr__(self) -> str:
         return f"Recovered({self.run!r}: {len(self.rows)} rows, {len(self.classes)} classes)"
@@ -112,7 +120,14 @@ class Recovered:
             probability=self.probabilities[row, label],
             threshold=self.thresholds[label],
             rank=self._ranks(place, label),
+            provenance=self._provenance(row, label),
         )
+
+    def _provenance(self, row: Int64, label: Int64) -> Int8:
+        provenance = (self.known[row, label] > 0).astype(np.int8)
+        if self.decided is not None:
+            provenance[self.decided[row, label] > 0] = PROVENANCE.index("confirmed")
+        return provenance
 
     def _ranks(self, place: Int64, label: Int64) -> Int64:
         """Rank of each (position in `rows`, class) by the probability of the class; ties are broken by row."""
@@ -142,6 +157,7 @@ def recover(
     labelled: tuple[Labels, npt.ArrayLike] | None = None,
     k: float | None = None,
     threshold: float | Literal["f1"] = "f1",
+    decisions: Labels | None = None,
 ) -> Recovered:
     """Recover the missing labels of a run's rows, each with a calibrated confidence.
 
@@ -160,6 +176,9 @@ def recover(
     threshold : float or "f1"
         Confidence from which a label counts as present. "f1" chooses the threshold with the best expected F1 for
         each class.
+    decisions : Labels, optional
+        Answers of people about all rows of the run, in addition to those it was trained with. Like given labels, they
+        are never changed.
 
     Returns
     -------
@@ -171,14 +190,15 @@ def recover(
         If an argument is invalid, or there are no predictions or no labels to calibrate on.
     """
     _check_arguments(rows, threshold)
-    known = run.labels.dense()
+    decided = _decided(run, decisions)
+    known = run.labels.dense() if decided is None else run.given_labels.updated(decided).dense()
     extra = np.zeros(0, np.int64) if labelled is None else _add_labelled(run, known, *labelled)
     predicted = ~_rows_with(np.isnan, run.probabilities)
     chosen, notes = _requested_rows(run, rows, predicted)
     if k is None:
         k = run.record.get("k")
     calibration_rows, kind = _calibration_rows(run, known, predicted, extra)
-    calibration = _calibrate(run, known, calibration_rows, k)
+    calibration = _calibrate(run, *_to_calibrate(run, known, calibration_rows, decided), k)
     confidences = _confidences(run, known, predicted, calibration)
     if threshold == "f1":
         thresholds = np.array([best_threshold(confidences[chosen, c]) for c in range(len(run.classes))])
@@ -196,7 +216,30 @@ def recover(
         calibration=calibration,
         calibrated_on=_describe_calibration(calibration, kind, k),
         notes=(*notes, *_warnings(calibration, kind)),
+        decided=None if decided is None else decided.dense(),
     )
+
+
+def _decided(run: RunFolder, decisions: Labels | None) -> Labels | None:
+    """The answers that a run was trained with, and later ones."""
+    if run.decided is None or decisions is None:
+        return run.decided if decisions is None else decisions
+    return run.decided.updated(decisions)
+
+
+def _to_calibrate(run: RunFolder, known: Int8, rows: Int64, decided: Labels | None) -> tuple[Int8, Int64]:
+    """The labels and rows to calibrate on, without answers, unless a row is fully known.
+
+    The model of `calibrate` describes an annotator who picked one label. With answers, rows with a confirmed second
+    label would drop out, and the rest would have too few labels. Rows whose given label a person corrected are left
+    out.
+    """
+    if decided is None:
+        return known, rows
+    given = run.given_labels.dense()
+    full = (known != 0).all(axis=1)
+    corrected = (given * known < 0).any(axis=1) & ~full
+    return np.where(full[:, None], known, given), rows[~corrected[rows]]
 
 
 def _check_arguments(rows: str, threshold: float | str) -> None:

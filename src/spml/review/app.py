@@ -7,24 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spml.data.stores.images import ImageStore
+from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.recover.labels import recover
 from spml.review.pictures import Evidence, Pictures
 from spml.review.session import ORDERS, SHOWN, Review, brief
 from spml.review.web import Reply, Unsaved, application
-from spml.runs.decisions import ANSWERS, Decisions, Question, Recorded, Subject
+from spml.runs.decisions import ANSWERS, DECISIONS, Decisions, Question, Recorded, Subject
 from spml.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-DECISIONS = "review.db"
 _MOST_ANSWERS = 20_000  # in one action
+_MOST_LETTERS = 600  # of a text in the grid
 
 
 def subject_of(run: RunFolder) -> Subject:
     """The data of a run, which decisions are bound to."""
-    return Subject(run.names, run.classes, run.labels)
+    return Subject(run.names, run.classes, run.given_labels)
 
 
 def open_decisions(run: RunFolder, path: Path | None = None) -> Decisions:
@@ -57,7 +58,7 @@ class ReviewApp:
         self.who, self.review = who, Review(run, recover(run), decisions)
         self.pictures: Pictures | None = None
         self.evidence: Evidence | None = None
-        self.text: Callable[[int], str] | None = getattr(run.store, "text", None)
+        self.texts = run.store if isinstance(run.store, TextStore) else None
         if isinstance(run.store, ImageStore):
             self.pictures = Pictures(run.store, decisions.path.with_suffix(".thumbnails"))
             self.evidence = Evidence(run, run.store)
@@ -90,7 +91,7 @@ class ReviewApp:
     # Reading
 
     def _overview(self, values: dict[str, Any]) -> Reply:
-        kind = "image" if self.pictures is not None else "text" if self.text is not None else "name"
+        kind = "image" if self.pictures is not None else "text" if self.texts is not None else "name"
         evidence = self.evidence is not None and self.evidence.available
         return {**self.review.overview(), "kind": kind, "evidence": evidence, "who": self.who, "orders": ORDERS}
 
@@ -109,14 +110,15 @@ class ReviewApp:
         return self._with_text(self.review.by_label(label, order, shown, values.get("search", "")[:200]))
 
     def _with_text(self, listing: dict[str, Any]) -> dict[str, Any]:
-        text = self.text
-        return listing if text is None else {**listing, "texts": [text(row)[:600] for row in listing["rows"]]}
+        if self.texts is None:
+            return listing
+        return {**listing, "texts": [text[:_MOST_LETTERS] for text in self.texts.texts(listing["rows"])]}
 
     def _row(self, values: dict[str, Any]) -> Reply:
         if not self._exists(values["row"]):
             return None
         found = self.review.row(values["row"])
-        return found if self.text is None else {**found, "text": self.text(values["row"])}
+        return found if self.texts is None else {**found, "text": self.texts.texts([values["row"]])[0]}
 
     def _picture(self, values: dict[str, Any], large: bool) -> Reply:
         row = values["row"]

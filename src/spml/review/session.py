@@ -47,7 +47,8 @@ class Review:
         self._current: dict[tuple[int, int], Decision] = {}
         self._place = {int(row): place for place, row in enumerate(self.recovered.rows)}
         rows = self.recovered.rows
-        self._known = self.recovered.known[rows]
+        self._known = self.recovered.known[rows]  # before this review: given, or decided before the run was trained
+        self._given = self.run.given_labels.dense(rows)
         self._open = self._known == 0
         self._confidences = np.nan_to_num(self.recovered.confidences[rows])
         self._believed = self.recovered.present(rows) & self._open
@@ -148,8 +149,7 @@ class Review:
         with self._lock:
             confidence = self._confidences[:, label]
             answered = np.array([(int(row), label) in self._current for row in self.recovered.rows])
-            given = self._known[:, label] != 0
-            wanted = {"answered": answered, "open": self._open[:, label], "all": ~given}[shown]
+            wanted = {"answered": answered, "open": self._open[:, label], "all": self._given[:, label] == 0}[shown]
             places = np.flatnonzero(wanted)
             if search:
                 names = (self.run.names[self.recovered.rows[place]] for place in places)
@@ -185,7 +185,7 @@ class Review:
             if place is None:
                 raise InputError(f"row {row} is not part of this review")
             order = np.argsort(-self._confidences[place], kind="stable").tolist()
-            known = [c for c in order if self._known[place, c] != 0]
+            known = [c for c in order if self._given[place, c] != 0]
             decided = [c for c in order if (row, c) in self._current and c not in known]
             offered = [c for c in order if c not in known and c not in decided]
             believed = [c for c in offered if self._believed[place, c]]
@@ -200,7 +200,7 @@ class Review:
     def _label(self, row: int, place: int, label: int) -> dict[str, Any]:
         return {
             "label": label,
-            "given": int(self._known[place, label]),
+            "given": int(self._given[place, label]),
             "confidence": round(float(self._confidences[place, label]), 3),
             "recovered": bool(self._believed[place, label]),
             "decision": self._answer_of(row, label),

@@ -20,10 +20,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from spml.atomic import atomic_path, explain_write_errors
 from spml.errors import InputError
 from spml.labels import Entries, Labels
 
 FORMAT = "spml decisions 1"
+DECISIONS = "review.db"
+"""The database in the folder of a run."""
 ANSWERS = {"yes": 1, "no": -1, "unknown": 0}
 """What a person can answer; `unknown` means that the question cannot be decided."""
 
@@ -284,12 +287,6 @@ class Decisions:
         )
         return Labels.from_entries(entries, self.subject.classes)
 
-    def backup(self, path: Path) -> None:
-        """Write a consistent copy of the database, also while somebody answers."""
-        with self._lock, self._explained(), sqlite3.connect(path) as copy:
-            self._connection.backup(copy)
-        copy.close()
-
     # Inside
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
@@ -412,3 +409,22 @@ def read_decisions(path: str | os.PathLike[str], subject: Subject) -> Labels:
     """
     with Decisions(path, subject, read_only=True) as decisions:
         return decisions.labels()
+
+
+def copy_decisions(path: str | os.PathLike[str], target: Path) -> None:
+    """Copy a database, also while somebody answers, so that the review of a new run starts with these answers.
+
+    An existing target is kept.
+    """
+    if target.exists():
+        return
+    with atomic_path(target) as temporary, explain_write_errors(target):
+        source = sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro", uri=True, timeout=_WAIT)
+        copy = sqlite3.connect(temporary)
+        try:
+            source.backup(copy)
+        except sqlite3.Error as error:
+            raise OSError(str(error)) from error
+        finally:
+            copy.close()
+            source.close()

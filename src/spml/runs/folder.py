@@ -38,7 +38,8 @@ PREDICTIONS = "predictions.safetensors"
 
 PARTS = ("train", "validation", "test")
 BOUND_FILES = (
-    *("names.json", "labels.npz", "truth.npz", "best.safetensors", "best-memory.safetensors"),
+    *("names.json", "labels.npz", "given.npz", "decided.npz", "truth.npz"),
+    *("best.safetensors", "best-memory.safetensors"),
     PREDICTIONS,
 )
 """The files of a finished run whose digests run.json records. `last.safetensors` and the log may still change."""
@@ -120,6 +121,15 @@ class RunFolder:
     test: Int64
     source: dict[str, Any]
     """How to open the data again: {"path", "options"}."""
+    given: Labels | None = None
+    """The labels that came with the data, if people have answered questions; `labels` combines both."""
+    decided: Labels | None = None
+    """The answers of people, if any: +1 yes, -1 no."""
+
+    @property
+    def given_labels(self) -> Labels:
+        """The labels that came with the data."""
+        return self.labels if self.given is None else self.given
 
     @property
     def name(self) -> str:
@@ -192,7 +202,10 @@ def open_run(folder: str | Path) -> RunFolder:
     probabilities, *parts = (_array(path / PREDICTIONS, tensors[name]) for name in ("probabilities", *PARTS))
     names = read_json(path / "names.json", RowNames)
     labels = _read_labels(path / "labels.npz", record["classes"], len(names))
-    truth = path / "truth.npz"
+    truth, given, decided = (
+        _read_labels(file, record["classes"], len(names)) if (file := path / f"{name}.npz").exists() else None
+        for name in ("truth", "given", "decided")
+    )
     check_parts(path / PREDICTIONS, len(names), dict(zip(PARTS, parts, strict=True)))
     shape = (len(names), len(record["classes"]))
     check_probabilities(path / PREDICTIONS, probabilities, shape, np.concatenate(parts))
@@ -203,13 +216,29 @@ def open_run(folder: str | Path) -> RunFolder:
         log=read_log(path / "log.jsonl"),
         names=names,
         labels=labels,
-        truth=_read_labels(truth, record["classes"], len(names)) if truth.exists() else None,
+        truth=truth,
         probabilities=probabilities,
         train=parts[0],
         validation=parts[1],
         test=parts[2],
         source=cast(dict[str, Any], extra["source"]),
+        given=given,
+        decided=decided,
     )
+
+
+def run_settings(run: RunFolder) -> dict[str, Any]:
+    """The arguments of `spml.train` that a run was trained with; None for those that do not apply."""
+    method, train, model = (run.record[name] for name in ("method", "train", "model"))
+    settings = {name: value for name, value in method.items() if name != "name"}
+    return {
+        "method": method["name"],
+        "settings": settings or None,
+        "model": model.get("backbone"),
+        "head": model.get("head") if "backbone" in model else None,
+        **{name: train.get(name) for name in ("epochs", "batch_size", "learning_rate", "seed")},
+        "k": run.record.get("k"),
+    }
 
 
 def read_run_record(folder: Path) -> RunRecord:

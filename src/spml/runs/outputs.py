@@ -12,7 +12,7 @@ from spml.runs.schema import Digests
 
 OUTPUTS = "outputs.json"
 RUN_FILES = (
-    *("run.json", "names.json", "labels.npz", "truth.npz"),
+    *("run.json", "names.json", "labels.npz", "given.npz", "decided.npz", "truth.npz"),
     *("best.safetensors", "best-memory.safetensors", "last.safetensors", "predictions.safetensors"),
 )
 

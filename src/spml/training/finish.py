@@ -44,6 +44,9 @@ def finish(run: Trainer, dataset: Dataset, source: dict[str, Any]) -> None:
         probabilities[torch.from_numpy(rows)] = scores
         parts = {name: torch.from_numpy(getattr(dataset, name)) for name in ("train", "validation", "test")}
         dataset.labels.save(folder / "labels.npz")
+        if dataset.answers is not None:
+            dataset.answers.given.save(folder / "given.npz")
+            dataset.answers.decided.save(folder / "decided.npz")
         if dataset.truth is not None:
             dataset.truth.open().save(folder / "truth.npz")
         write_text(folder / "names.json", json.dumps(dataset.names.tolist()))

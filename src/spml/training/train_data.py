@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from spml.data import ImageStore, ViewSettings
@@ -12,9 +13,11 @@ from spml.data.dataset import Dataset
 from spml.data.detect import open_data
 from spml.errors import InputError
 from spml.methods import method as make_method
+from spml.runs.decisions import DECISIONS, Subject, copy_decisions, read_decisions
 from spml.runs.log import tracker
 from spml.runs.outputs import RUN_FILES, check_results_folder
 from spml.training.device import choose_device
+from spml.training.distributed import Processes
 from spml.training.experiment import Experiment
 from spml.training.run_experiment import run_experiment
 from spml.training.settings import TrainSettings
@@ -39,6 +42,7 @@ def train_data(
     seed: int = 0,
     device: str = "auto",
     track: str | None = None,
+    decisions: str | Path | None = None,
     notify: Callable[[str], None] = print,
     progress: bool = True,
     **options: Any,
@@ -69,6 +73,8 @@ def train_data(
     device : {"auto", "cpu", "cuda"}
     track : {"tensorboard", "trackio"}, optional
         Also log there.
+    decisions : str or Path, optional
+        Database of answers from `spml review` or `spml annotate`; they are learned as verified labels.
     notify : callable
         Receives messages for the user.
     progress : bool
@@ -94,6 +100,8 @@ def train_data(
     dataset = _open(data, model, size, {name: value for name, value in options.items() if value is not None})
     for note in dataset.notes:
         notify(note)
+    if decisions is not None:
+        dataset = _with_decisions(dataset, Path(decisions), notify)
     images = isinstance(dataset.store, ImageStore)
     if not images:
         _check_linear(model=model, size=size, head=head)
@@ -114,7 +122,10 @@ def train_data(
         image_size=dataset.store.size if isinstance(dataset.store, ImageStore) else Experiment.image_size,
     )
     trackers = (tracker(track, out),) if track else ()
-    return run_experiment(experiment, dataset, out, device=device, trackers=trackers, notify=notify, progress=progress)
+    best = run_experiment(experiment, dataset, out, device=device, trackers=trackers, notify=notify, progress=progress)
+    if decisions is not None and Processes().first:
+        copy_decisions(decisions, out / DECISIONS)
+    return best
 
 
 def _check_out(out: Path, data: str | Path | Dataset) -> None:
@@ -124,6 +135,20 @@ def _check_out(out: Path, data: str | Path | Dataset) -> None:
     if path and Path(path).exists() and out.resolve() == Path(path).resolve():
         raise InputError(f"--out {out} is the data folder itself: choose another folder for the run")
     check_results_folder(out, "run.json", RUN_FILES)
+
+
+def _with_decisions(dataset: Dataset, path: Path, notify: Callable[[str], None]) -> Dataset:
+    """The data set with the answers in a database as verified labels."""
+    given = dataset.labels
+    decided = read_decisions(path, Subject(dataset.names.tolist(), dataset.classes, given))
+    positives, negatives, _ = (int(count.sum()) for count in decided.counts())
+    rows = np.flatnonzero(decided.entries().per_row(1) + decided.entries().per_row(-1))
+    corrected = int((given.dense(rows) * decided.dense(rows) < 0).sum())
+    notify(
+        f"{path}: {positives + negatives} answers ({positives} yes, {negatives} no) are learned as verified labels"
+        + (f"; {corrected} of them correct a given label." if corrected else ".")
+    )
+    return dataset.with_answers(decided)
 
 
 def _train_settings(
