@@ -119,7 +119,7 @@ def test_export_and_import_commands(answered, tmp_path, monkeypatch, capsys):
     code, output = command("--export", tmp_path / "tasks.json")
     assert (code, "Answers: 5" in output) == (0, True)
     code, output = command("--import", tmp_path / "tasks.json", "--decisions", tmp_path / "other.db")
-    assert (code, "New answers: 4" in output) == (0, True)
+    assert (code, "New answers: 4" in output) == (0, True), output
     code, output = command("--export", tmp_path / "out.xlsx")
     assert code == 2
     code, output = command("--rest-absent")

@@ -53,9 +53,8 @@ def command(
     finished = open_run(run)
     with open_decisions(finished, decisions) as answers:
         if import_ is not None:
-            typer.echo(
-                f"{import_label_studio(answers, import_, rest_absent=rest_absent):,} new answers in {answers.path}"
-            )
+            number = import_label_studio(answers, import_, rest_absent=rest_absent)
+            typer.echo(f"New answers: {number:,}, in {answers.path}")
         if export is not None:
             from spml.runs.outputs import writing_output
 
