@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spml.errors import InputError
@@ -28,6 +29,9 @@ class Classifier(nn.Module):
     num_classes : int
     mean, std : sequence of three floats
         Normalisation of the images.
+    zooms : sequence of float
+        The head receives the mean of the pooled features of the image at these multiples of its size. More than one
+        needs a linear head.
     description : mapping, optional
         JSON-serialisable. Together with the weights, all that `classifier_from_description` needs.
     """
@@ -43,9 +47,11 @@ class Classifier(nn.Module):
         *,
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
+        zooms: Sequence[float] = (1.0,),
         description: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        self.zooms = tuple(zooms)
         self.backbone = backbone
         self.head = head
         self.num_classes = num_classes
@@ -54,7 +60,7 @@ class Classifier(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Outputs:
-        outputs: Outputs = self.head(self.feature_map(images))
+        outputs: Outputs = self.head(self.feature_map(images) if self.zooms == (1.0,) else self.features(images))
         return outputs
 
     def feature_map(self, images: Tensor) -> Tensor:
@@ -64,7 +70,11 @@ class Classifier(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Return globally average-pooled features (B, C), the input of the linear head's layer."""
-        return pool(self.feature_map(images))
+        return torch.stack([self.features_at(images, zoom) for zoom in self.zooms]).mean(0)
+
+    def features_at(self, images: Tensor, zoom: float) -> Tensor:
+        """Return the pooled features (B, C) of the images at one multiple of their size."""
+        return pool(self.feature_map(zoomed(images, zoom)))
 
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise images as the backbone expects: (x − mean) / std with x in 0..1."""
@@ -81,6 +91,17 @@ class Classifier(nn.Module):
 
     def backbone_parameters(self) -> Iterator[nn.Parameter]:
         return self.backbone.parameters()
+
+
+def zoomed(images: Tensor, zoom: float) -> Tensor:
+    """Enlarge images; pixels of type uint8 stay so."""
+    if zoom == 1:
+        return images
+    size = [round(zoom * side) for side in images.shape[-2:]]
+    larger = F.interpolate(images.float(), size=size, mode="bilinear")
+    if images.is_floating_point():
+        return larger.to(images.dtype)
+    return larger.round().clamp(0, 255).to(images.dtype)
 
 
 class LogitsOnly(Classifier):
@@ -130,7 +151,7 @@ class LogitsOnly(Classifier):
     def forward(self, images: Tensor) -> Outputs:
         return Outputs(self.feature_map(images))
 
-    def features(self, images: Tensor) -> Tensor:
+    def features_at(self, images: Tensor, zoom: float) -> Tensor:
         raise InputError(f"{self.description['backbone']} returns logits only; it has no pooled features")
 
 
@@ -144,6 +165,7 @@ def build_classifier(
     dropout: float | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    zooms: Sequence[float] = (1.0,),
     **head_settings: Any,
 ) -> Classifier:
     """Build a classifier from a backbone and a head.
@@ -163,6 +185,8 @@ def build_classifier(
         Default: 0, and 0.1 in the label-wise and attention heads.
     mean, std : sequence of three floats, optional
         Normalisation of the images. Default: the backbone's own; ImageNet's for a module.
+    zooms : sequence of float
+        Multiples of the image size over which a linear head averages the features.
     **head_settings
         Keyword arguments of the head; see `LinearHead`, `CamHead`, `LabelWiseHead` and `AttentionHead`.
 
@@ -194,6 +218,8 @@ def build_classifier(
     body = load_backbone(backbone, pretrained=pretrained, image_size=image_size, mean=mean, std=std)
     if body.pooled and head != "linear":
         raise InputError(f"backbone {body.name!r} returns pooled features, which only the linear head accepts")
+    if tuple(zooms) != (1.0,) and head != "linear":
+        raise InputError(f"zooms {tuple(zooms)} need the linear head, not {head!r}")
     top = build_head(head, body.channels, num_classes, head_settings)
     description = {
         "backbone": body.name,
@@ -204,8 +230,9 @@ def build_classifier(
         "mean": list(body.mean),
         "std": list(body.std),
         "weights": {"source": body.weights_source, "sha256": body.weights_sha256},
+        **({} if tuple(zooms) == (1.0,) else {"zooms": list(zooms)}),
     }
-    return Classifier(body.module, top, num_classes, mean=body.mean, std=body.std, description=description)
+    return Classifier(body.module, top, num_classes, mean=body.mean, std=body.std, zooms=zooms, description=description)
 
 
 def classifier_from_description(description: Mapping[str, Any], backbone: nn.Module | None = None) -> Classifier:
@@ -256,6 +283,7 @@ def classifier_from_description(description: Mapping[str, Any], backbone: nn.Mod
             image_size=description["image_size"],
             mean=mean,
             std=std,
+            zooms=description.get("zooms", (1.0,)),
             **description["head_settings"],
         )
     classifier.description = copy.deepcopy(dict(description))

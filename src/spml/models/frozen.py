@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ Features = Callable[[Tensor], Tensor]
 
 
 class FrozenFeatures:
-    """`Classifier.features` in evaluation mode, for many batches on a CPU.
+    """`Classifier.features_at(images, 1)` in evaluation mode, for many batches on a CPU.
 
     Parameters
     ----------
@@ -40,7 +41,7 @@ class FrozenFeatures:
     >>> classifier = build_classifier("small", num_classes=3).eval()
     >>> images = torch.randint(0, 256, (5, 3, 64, 64), dtype=torch.uint8)
     >>> with torch.no_grad():
-    ...     fast, own = FrozenFeatures(classifier)(images), classifier.features(images)
+    ...     fast, own = FrozenFeatures(classifier)(images), classifier.features_at(images, 1)
     >>> bool((fast - own).abs().max() < 1e-4 * own.abs().max())
     True
     """
@@ -57,10 +58,10 @@ class FrozenFeatures:
         return self._by_size[size](images)
 
     def _fastest(self, images: Tensor) -> Features:
-        expected = self._classifier.features(images)
+        expected = self._classifier.features_at(images, 1)
         folded = fold_batch_norm(self._classifier, images[:1]).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if not _close(folded.features(images), expected):
-            return self._classifier.features
+        if not _close(folded.features_at(images, 1), expected):
+            return partial(self._classifier.features_at, zoom=1)
         try:
             streams = _onnx_streams(folded, images)
         except Exception:  # not installed, or an operator is not supported: every exporter raises its own errors
@@ -86,7 +87,7 @@ def fold_batch_norm(classifier: Classifier, images: Tensor) -> Classifier:
     hooks = [m.register_forward_hook(after_convolution) for m in folded.modules() if isinstance(m, nn.Conv2d)]
     hooks += [m.register_forward_pre_hook(before_norm) for m in folded.modules() if isinstance(m, nn.BatchNorm2d)]
     with torch.no_grad():
-        folded.features(images)
+        folded.features_at(images, 1)
     for hook in hooks:
         hook.remove()
     replacement = {id(norm): _fold(convolution, norm) for convolution, norm in pairs}
@@ -111,7 +112,7 @@ def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Module:
 
 def _channels_last(classifier: Classifier) -> Features:
     def features(images: Tensor) -> Tensor:
-        return classifier.features(images.contiguous(memory_format=torch.channels_last))
+        return classifier.features_at(images.contiguous(memory_format=torch.channels_last), 1)
 
     return features
 
@@ -126,7 +127,7 @@ def _onnx_streams(classifier: Classifier, images: Tensor) -> Features:
             self.classifier = classifier
 
         def forward(self, images: Tensor) -> Tensor:
-            return self.classifier.features(images)
+            return self.classifier.features_at(images, 1)
 
     with quiet_export():
         program = torch.onnx.export(

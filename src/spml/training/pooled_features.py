@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from rich.progress import track
 from torch import Tensor
 
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.models import Classifier
+from spml.models.classifier import zoomed
 from spml.models.frozen import FrozenFeatures
 from spml.training.examples import Store, batch_numbers, filled, read_rows
 
@@ -66,7 +67,7 @@ def pooled_features(
     target = torch.device(device)
     matrix: npt.NDArray[Any] | None = None
     fast = target.type == "cpu" and precision == "32" and len(rows) >= FEWEST_ROWS
-    features = FrozenFeatures(classifier) if fast else classifier.features
+    features = FrozenFeatures(classifier) if fast else partial(classifier.features_at, zoom=1)
     numbers, batches = batch_numbers(store, rows, batch_size), math.ceil(len(rows) / batch_size)
     for number in numbers if progress is None else track(numbers, progress, batches):
         start = number * batch_size
@@ -76,7 +77,7 @@ def pooled_features(
             if matrix is None and len(zooms) > 1:
                 some = images if target.type == "cuda" else images[:1]  # another batch size makes cuDNN search again
                 zooms = zooms if _supports(classifier, some, zooms) else (1.0,)
-            each = [features(_zoomed(images, zoom)).float() for zoom in zooms]
+            each = [features(zoomed(images, zoom)).float() for zoom in zooms]
         pooled = (sum(each[1:], each[0]) / len(each))[: len(chunk)].cpu().numpy()
         if matrix is None:
             matrix = np.empty((len(rows), pooled.shape[1]), dtype)
@@ -85,19 +86,11 @@ def pooled_features(
     return FeatureStore(matrix)
 
 
-def _zoomed(images: Tensor, zoom: float) -> Tensor:
-    if zoom == 1:
-        return images
-    size = [round(zoom * side) for side in images.shape[-2:]]
-    larger = F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)
-    return larger.round_().clamp_(0, 255).to(images.dtype)
-
-
 def _supports(classifier: Classifier, images: Tensor, zooms: Sequence[float]) -> bool:
     """Whether the backbone accepts images of these sizes; most transformers accept a single size."""
     try:
         for zoom in zooms:
-            classifier.features(_zoomed(images, zoom))
+            classifier.features_at(images, zoom)
     except (AssertionError, InputError, RuntimeError, ValueError):
         return False
     return True
