@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from spml.bench import quickstart
+from spml.bench.dry_run import dry_run
+from spml.bench.plan import plan
 from spml.bench.protocols import load_protocol, make_protocol, paper_values, shipped
 from spml.bench.studies import load_study
+from spml.data.describe import PAPERS
 from spml.errors import InputError
 from spml.methods import METHODS
 
@@ -397,3 +400,30 @@ def test_study_finds_a_protocol_in_its_folder(tmp_path: Path, monkeypatch):
     path.write_text('title = "t"\nrun = ["an"]\n[features]\nprotocol = "features"\n')
     (tmp_path / "there" / "features").write_text("a bare name is one of the package\n")
     assert "voc12" in load_study("there/study.toml", features=True).protocol.data
+
+
+def test_page_on_reproducing_matches_protocols_and_papers():
+    """Commands name a protocol, and every cell is the paper's number with the GPU hours of the dry run."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"`spml bench ([\w-]+) --data [^`]+` \| `([\w-]+)` \|", text))
+    assert set(rows) == {"cole2021-linear", "cole2021-finetune", "zhou2022", "lasd", "lac2022"}
+    for name, entry in rows.items():
+        planned = plan(name, need_data=False)
+        papers = paper_values(planned.protocol.paper)
+        cells = []
+        for data in ("voc12", "coco", "nus", "cub"):
+            every = [search for search in planned.searches if search.base.data == data]
+            own = [search for search in every if search.base.entry == entry]
+            hours = [dry_run(dataclasses.replace(planned, searches=part)).notes[-2].split()[1] for part in (own, every)]
+            assert planned.protocol.paper is not None
+            number = papers[planned.protocol.paper.setting, entry, data]
+            cells.append(f"{number} ({'; '.join(hours)})")
+        assert f"| `{name}` | {' | '.join(cells)} |" in text
+
+
+def test_page_on_reproducing_has_the_counts_of_the_papers():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    for name, counts in PAPERS.items():
+        (line,) = (line for line in text.splitlines() if line.startswith(f"| `{name}` | "))
+        sizes = ", ".join(f"{number:,}" for number in (counts.train, counts.validation, counts.test))
+        assert line.endswith(f"| {sizes} | {counts.positives} |")

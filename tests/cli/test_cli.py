@@ -22,6 +22,8 @@ from spml.errors import InputError
 from spml.runs.files import lock_folder, write_tensors
 from spml.runs.folder import PREDICTIONS, check_output_path, open_run
 from support.command import run
+from support.official_layouts import write_voc
+from support.shared_data import shared_data
 
 COLOURS = {"red": 0, "green": 1, "blue": 2}
 
@@ -219,6 +221,28 @@ def test_info_of_an_unfinished_run(spml, trained, tmp_path):
     for word in ("unfinished", "auto", "small", "last.safetensors, log.jsonl, run.json"):
         assert word in text
     assert spml("info", tmp_path / "nothing")[0] == 2
+
+
+def test_info_of_data_compares_its_counts_with_the_papers(spml, tmp_path):
+    folder = write_voc(tmp_path)
+    code, text = spml("info", folder)
+    assert code == 0
+    for word in ("voc", "aining", "20", "differ", "training images: ", "4574 in the papers (Zhou et al. 2022, Table 4"):
+        assert word in text
+    assert spml("info", folder, "--paper", "voc12")[0] == 1  # for scripts
+    code, text = spml("info", "scenes")
+    assert code == 0
+    assert "papers" not in text
+    code, text = spml("info", folder, "--paper", "voc07")
+    assert code == 2
+    assert text == "spml: --paper voc07: choose from voc12, coco, nus, cub\n"
+
+
+def test_info_of_data_with_the_counts_of_the_papers(spml):
+    code, text = spml("info", shared_data("voc12"), "--paper", "voc12")
+    assert code == 0
+    assert "all equal" in text
+    assert "4574 train, 1143 validation, 5823 test" in text
 
 
 def test_recover_uses_k(spml, trained, tmp_path):
@@ -729,7 +753,7 @@ def test_an_interrupted_command_prints_how_to_resume(spml, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("spml.runs.folder.describe", interrupt)
-    code, text = spml("info", ".")
+    code, text = spml("info", "nowhere")
     assert code == 130
     assert "Interrupted. Run the same command to resume." in text
 
@@ -739,7 +763,7 @@ def test_exhausted_memory_is_reported_in_one_sentence(spml, monkeypatch):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr("spml.runs.folder.describe", fail)
-    code, text = spml("info", ".")
+    code, text = spml("info", "nowhere")
     assert code == 2
     assert text == "spml: memory ran out: use a smaller --batch-size or --size, or fewer --workers\n"
 

@@ -9,7 +9,7 @@ from spml.bench.plan import Plan
 from spml.bench.protocols import Search, paper_values
 from spml.bench.run import BenchTable
 from spml.bench.runner import Runner
-from spml.data.formats import coco, cub, nuswide, voc
+from spml.data.describe import PAPERS
 from spml.methods import METHODS
 from spml.training.experiment import Experiment
 from spml.training.label_draw import LabelDraw
@@ -36,7 +36,6 @@ RELATIVE_COST = {  # multiply-adds per pixel, relative to Lite2
     **{"lite0": 0.61, "lite1": 0.84, "lite2": 1.0},
     **{"resnet34": 5.5, "resnet50": 6.2, "resnet101": 11.8},
 }
-PAPERS = {"voc12": voc.PAPER, "coco": coco.PAPER, "nus": nuswide.PAPER, "cub": cub.PAPER}
 
 
 def dry_run(plan: Plan, out: Path | None = None) -> BenchTable:
@@ -104,7 +103,11 @@ def _estimate(seconds: float, plan: Plan) -> str:
     if unknown and not seconds:
         return f"No estimate of GPU hours: the size of {', '.join(sorted(unknown))} is unknown."
     left_out = f" Not included: {', '.join(sorted(unknown))}, whose size is unknown." if unknown else ""
-    return f"About {seconds / 3600:.2g} GPU hours, assuming {basis}.{left_out}"
+    return f"About {_hours(seconds)} GPU hours, assuming {basis}.{left_out}"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.0f}" if seconds >= 99.5 * 3600 else f"{seconds / 3600:.2g}"
 
 
 def _described(search: Search, experiment: Experiment) -> list[str]:
