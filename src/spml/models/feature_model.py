@@ -141,13 +141,16 @@ class Forest(nn.Module):
         return totals.scatter_add(1, self.leaf_class.long()[leaf].flatten(1), shares) / len(self.roots)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logarithms of the votes; half a vote is added to every class, so that they are finite."""
-        trees = len(self.roots)
-        return torch.log((self.votes(features) * trees + 0.5) / (trees + 0.5 * self.classes))
+        return log_votes(self.votes(features))
 
     def sparse_scores(self, rows: Any) -> Float64:
         """Scores of the rows of a scipy CSR matrix."""
         return _array(self(torch.from_numpy(rows.toarray()).double()))
+
+
+def log_votes(votes: Tensor) -> Tensor:
+    """Logarithms of class shares (N, L); 0.05 / L is added to each, so that they are finite."""
+    return torch.log(votes + 0.05 / votes.shape[-1])
 
 
 class ExternalLearner(nn.Module):

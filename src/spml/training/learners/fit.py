@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,16 @@ from spml.calibration import calibrate
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
+from spml.methods import method as registered_method
 from spml.models.feature_model import FeatureModel, Learner, centred
 from spml.training.device import choose_device
+from spml.training.learners.adam import fit_with_adam
 from spml.training.learners.design import Design, assign_folds
-from spml.training.learners.likelihood import HeldOut, combine, fit_temperature
-from spml.training.learners.linear import SoftmaxLoss, fit_path, refit
-from spml.training.learners.trees import KINDS, ForestKind, fit_forest
+from spml.training.learners.external import fit_external
+from spml.training.learners.likelihood import HeldOut, choose_weights, fit_temperature
+from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_path, refit
+from spml.training.learners.method_loss import MethodLoss, is_pure, prepared
+from spml.training.learners.trees import fit_forest, forest_kinds, promising
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -79,18 +84,41 @@ class FeatureFit:
     @property
     def summary(self) -> str:
         """One line about what was chosen."""
-        chosen = ", ".join(f"{each.name} (weight {each.weight:.2g})" for each in self.candidates if each.chosen)
-        return f"Chosen by the likelihood of held-out labels: {chosen}"
+        chosen = [each for each in self.candidates if each.chosen]
+        if len(chosen) == 1:
+            return f"Chosen by the likelihood of held-out labels: {chosen[0].name}"
+        parts = ", ".join(f"{each.name} (weight {each.weight:.2f})" for each in chosen)
+        return f"Combined by the likelihood of held-out labels: {parts}"
 
 
 @dataclass(frozen=True, eq=False)
-class _Trained:
+class Trained:
     """A learner with the scores (n, L) that it gives to held-out rows."""
 
     name: str
     learner: Callable[[], Learner]  # trained on all rows when it is needed
     scores: Tensor
     held_out: HeldOut
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The labelled rows, their labels, and everything else that learners are trained with."""
+
+    features: FeatureStore
+    labels: Labels
+    rows: Int64
+    targets: Tensor  # (n, L) shares of the observed classes, times the row's weight
+    label: Int64  # (n,) the first observed class
+    weight: Float64 | None
+    k: float | None
+    seed: int
+    device: torch.device
+    progress: Progress
+
+    @property
+    def fold(self) -> Int64:
+        return assign_folds(self.label, FOLDS, self.seed)
 
 
 def fit_features(
@@ -118,11 +146,12 @@ def fit_features(
     labels : Labels
         Rows without a positive are not used.
     method : str
-        "auto", or any method that can be trained on features.
+        "auto", or any method that can be trained on features. Other methods train one linear learner: to convergence
+        if their loss is a function of logits and labels, otherwise with Adam.
     settings : mapping, optional
         Settings of the method.
     base : {"auto", "linear", "trees"} or scikit-learn classifier
-        Learners that "auto" may use.
+        Learners that "auto" may use. A classifier needs `predict_proba`; it is trained on the observed labels.
     k : float, optional
         Average number of labels per row, if known.
     sample_weight : array of shape (N,), optional
@@ -150,135 +179,167 @@ def fit_features(
     >>> fit.model.presence(rows).shape, fit.held_out.shape
     ((60, 3), (60, 3))
     """
-    rows, weight = _checked(features, labels, sample_weight)
-    targets, label = _targets(labels, rows, weight)
-    fold = assign_folds(label, FOLDS, seed)
-    trained: list[_Trained] = []
-    candidates: list[tuple[str, HeldOut]] = []
-    if base not in ("auto", "linear", "trees"):
-        raise InputError(f"base must be 'auto', 'linear' or 'trees', not {base!r}")
-    if base != "trees":
-        paths, best = _linear(features, rows, fold, targets, choose_device(str(device)), progress)
-        candidates += paths
-        trained.append(best)
-    if base != "linear":
-        trained += _forests(features, rows, label, targets, weight, seed, progress)
-        candidates += [(each.name, each.held_out) for each in trained if each.name not in dict(candidates)]
-    weights, _ = combine([centred(each.scores) for each in trained], targets)
-    used = [(each, float(w)) for each, w in zip(trained, weights, strict=True) if w > 0]
-    evidence = sum((w * centred(each.scores.double()) for each, w in used), torch.zeros(())).numpy()
-    known = labels.dense(rows)
-    at_least_one = not labels.is_full
-    calibration = calibrate(expit(evidence), known, k=k, at_least_one=at_least_one)
-    if progress:
-        progress("final model")
-    model = FeatureModel(
-        [each.learner() for each, _ in used],
-        [w for _, w in used],
-        slope=calibration.slope,
-        offsets=calibration.offsets,
-        dim=features.dim,
-        at_least_one=at_least_one,
-    )
-    held_out = _held_out(model, features, rows, evidence, labels)
-    chosen = {each.name: w for each, w in used}
-    return FeatureFit(
-        model,
-        held_out,
-        tuple(
-            Candidate(name, each.log_likelihood, each.standard_error, name in chosen, chosen.get(name, 0.0))
-            for name, each in candidates
-        ),
-        calibration.log_likelihood,
-    )
+    task = _task(features, labels, sample_weight, k, seed, device, progress)
+    if method == "auto" and not labels.is_full:
+        candidates, trained = _auto(task, base)
+        compares_classes = True
+    elif not (isinstance(base, str) and base in ("auto", "linear")):
+        raise InputError(f"base={base!r} is only used by method 'auto': {method!r} trains a linear learner")
+    else:
+        name = "bce" if method == "auto" else method
+        candidates, trained, compares_classes = _method(task, name, settings or {})
+    return _finish(task, candidates, trained, compares_classes)
 
 
-def _checked(
-    features: FeatureStore, labels: Labels, sample_weight: npt.ArrayLike | None
-) -> tuple[Int64, Float64 | None]:
-    """The rows with a positive label, and their weights."""
+def _task(
+    features: FeatureStore,
+    labels: Labels,
+    sample_weight: npt.ArrayLike | None,
+    k: float | None,
+    seed: int,
+    device: str | torch.device,
+    progress: Progress | None,
+) -> Task:
     if len(features) != len(labels):
         raise InputError(f"{len(features)} rows of features, but labels for {len(labels)} rows")
     features.check_finite()
     rows = np.unique(labels.positives()[0])
     if not len(rows):
         raise InputError("no row has a positive label: there is nothing to learn from")
-    if sample_weight is None:
-        return rows, None
-    weight = np.asarray(sample_weight, np.float64)
-    if weight.shape != (len(labels),) or not np.isfinite(weight).all() or (weight < 0).any():
-        raise InputError(f"sample_weight must be {len(labels)} numbers of at least 0, one per row")
-    rows = rows[weight[rows] > 0]
-    if not len(rows):
-        raise InputError("every row with a positive label has the weight 0: there is nothing to learn from")
-    return rows, weight[rows] * len(rows) / weight[rows].sum()
-
-
-def _targets(labels: Labels, rows: Int64, weight: Float64 | None) -> tuple[Tensor, Int64]:
-    """Shares of the classes (n, L) times the row's weight, and the first positive class of every row."""
-    row, column = labels.positives()
-    place = np.searchsorted(rows, row)
-    inside = (place < len(rows)) & (rows[np.minimum(place, len(rows) - 1)] == row)
-    place, column = place[inside], column[inside]
-    targets = torch.zeros(len(rows), labels.num_classes)
-    targets[torch.from_numpy(place), torch.from_numpy(column.astype(np.int64))] = 1.0
+    weight = None
+    if sample_weight is not None:
+        given = np.asarray(sample_weight, np.float64)
+        if given.shape != (len(labels),) or not np.isfinite(given).all() or (given < 0).any():
+            raise InputError(f"sample_weight must be {len(labels)} numbers of at least 0, one per row")
+        rows = rows[given[rows] > 0]
+        if not len(rows):
+            raise InputError("every row with a positive label has the weight 0: there is nothing to learn from")
+        weight = given[rows] * len(rows) / given[rows].sum()
+    targets = torch.from_numpy((labels.dense(rows) > 0).astype(np.float32))
     label = targets.argmax(1).numpy()
     targets /= targets.sum(1, keepdim=True)
-    return (targets if weight is None else targets * torch.from_numpy(weight).float()[:, None]), label
+    if weight is not None:
+        targets *= torch.from_numpy(weight).float()[:, None]
+    where = choose_device(str(device))
+    return Task(features, labels, rows, targets, label, weight, k, seed, where, progress or (lambda _: None))
 
 
-def _linear(
-    features: FeatureStore, rows: Int64, fold: Int64, targets: Tensor, device: torch.device, progress: Progress | None
-) -> tuple[list[tuple[str, HeldOut]], _Trained]:
+Candidates = list[tuple[str, HeldOut]]
+
+
+def _auto(task: Task, base: Any) -> tuple[Candidates, list[Trained]]:
+    """Multinomial linear learner and forests, or what `base` names."""
+    if not isinstance(base, str):
+        task.progress(type(base).__name__)
+        learner, scores = fit_external(task.features, task.rows, task.label, task.targets, base, task.fold, task.weight)
+        held_out = fit_temperature(scores, task.targets)
+        return [(type(base).__name__, held_out)], [Trained(type(base).__name__, lambda: learner, scores, held_out)]
+    if base not in ("auto", "linear", "trees"):
+        raise InputError(f"base must be 'auto', 'linear', 'trees' or a scikit-learn classifier, not {base!r}")
+    candidates: Candidates = []
+    trained: list[Trained] = []
+    if base != "trees":
+        design = Design(task.features, task.rows, task.fold, task.device)
+        candidates, best = _linear(task, design, SoftmaxLoss(task.targets.to(design.device)))
+        trained.append(best)
+    if base != "linear":
+        forests = _forests(task, trained, forced=base == "trees")
+        candidates += [(each.name, each.held_out) for each in forests]
+        trained += forests
+    return candidates, trained
+
+
+def _linear(task: Task, design: Design, loss: RowLoss) -> tuple[Candidates, Trained]:
     """The candidates of the path of strengths, and the best of them."""
-    if progress:
-        progress("linear learner")
-    design = Design(features, rows, fold, device)
-    loss = SoftmaxLoss(targets.to(design.device))
-    fits = fit_path(design, loss, targets.to(design.device))
+    task.progress("linear learner")
+    fits = fit_path(design, loss, task.targets.to(design.device))
     best = max(fits, key=lambda fit: fit.held_out.log_likelihood)
-
-    def name(strength: float) -> str:
-        return f"linear, strength {strength:.2g}"
-
-    candidates = [(name(fit.strength), fit.held_out) for fit in fits]
-    return candidates, _Trained(
-        name(best.strength), lambda: refit(design, loss, best), best.scores.cpu(), best.held_out
-    )
+    names = {fit.strength: f"linear, strength {fit.strength:.2g}" for fit in fits}
+    candidates = [(names[fit.strength], fit.held_out) for fit in fits]
+    trained = Trained(names[best.strength], partial(refit, design, loss, best), best.scores.cpu(), best.held_out)
+    return candidates, trained
 
 
-def _forests(
-    features: FeatureStore,
-    rows: Int64,
-    label: Int64,
-    targets: Tensor,
-    weight: Float64 | None,
-    seed: int,
-    progress: Progress | None,
-    kinds: Sequence[ForestKind] = KINDS,
-) -> list[_Trained]:
-    matrix = features.block(rows)
-    matrix = matrix.astype(np.float32) if features.is_sparse else matrix.cpu().numpy()
+def _forests(task: Task, others: Sequence[Trained], *, forced: bool) -> list[Trained]:
+    """Forests of several kinds, unless a small one shows that they add nothing to the other learners."""
+    kinds = forest_kinds(len(task.rows), task.features.dim, task.targets.shape[1])
+    if forced and not kinds:
+        raise InputError(f"base='trees' is too slow for {len(task.rows)} rows of {task.features.dim} features")
+    if not kinds:
+        return []
+    matrix = task.features.block(task.rows)
+    matrix = matrix.astype(np.float32) if task.features.is_sparse else matrix.cpu().numpy()
+    if not forced:
+        task.progress("do trees help?")
+        if not promising(matrix, task.label, task.targets, [each.scores for each in others], task.seed):
+            return []
     trained = []
     for kind in kinds:
-        if progress:
-            progress(kind.name)
-        fit = fit_forest(matrix, label, targets.shape[1], kind, sample_weight=weight, seed=seed)
-        trained.append(
-            _Trained(kind.name, lambda fit=fit: fit.forest, fit.scores, fit_temperature(fit.scores, targets))
-        )
+        task.progress(kind.name)
+        fit = fit_forest(matrix, task.label, task.targets.shape[1], kind, sample_weight=task.weight, seed=task.seed)
+        held_out = fit_temperature(fit.scores, task.targets)
+        trained.append(Trained(kind.name, partial(getattr, fit, "forest"), fit.scores, held_out))
     return trained
 
 
-def _held_out(model: FeatureModel, features: FeatureStore, rows: Int64, evidence: Float64, labels: Labels) -> Float32:
-    """Presence of all rows: held-out for those with a label; the others were not trained on."""
-    presence = model.presence_of(torch.from_numpy(evidence)).numpy().astype(np.float32)
-    if len(rows) == len(labels):
+def _method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Candidates, list[Trained], bool]:
+    """A linear learner trained by a registered method; also whether its scores are normalised over the classes."""
+    labels = task.labels.subset(task.rows)
+    method = registered_method(name, **settings)
+    if method.activation == "softmax":
+        design = Design(task.features, task.rows, task.fold, task.device)
+        candidates, best = _linear(task, design, SoftmaxLoss(task.targets.to(design.device)))
+        return candidates, [best], True
+    method = prepared(method, labels, task.k, task.seed)
+    if not is_pure(method, labels):
+        task.progress(f"linear learner, {name}")
+        learner, scores = fit_with_adam(
+            task.features, task.rows, labels, name, settings, k=task.k, seed=task.seed, device=task.device
+        )
+        held_out = fit_temperature(scores, task.targets)
+        return [(name, held_out)], [Trained(name, lambda: learner, scores, held_out)], False
+    if task.weight is not None:
+        raise InputError(f"sample_weight is supported by the methods 'auto' and 'softmax', not by {name!r}")
+    design = Design(task.features, task.rows, task.fold, task.device)
+    candidates, best = _linear(task, design, MethodLoss(method, labels, design.device))
+    return candidates, [best], False
+
+
+def _finish(task: Task, candidates: Candidates, trained: Sequence[Trained], compares_classes: bool) -> FeatureFit:
+    """Combine the learners, calibrate, and train those that are used on all rows."""
+    tables = [centred(each.scores.double()) if compares_classes else each.scores.double() for each in trained]
+    weights = choose_weights(tables, task.targets) if len(trained) > 1 else [1.0]
+    used = [(each, table, weight) for each, table, weight in zip(trained, tables, weights, strict=True) if weight > 0]
+    evidence = torch.stack([weight * table for _, table, weight in used]).sum(0)
+    known, at_least_one = task.labels.dense(task.rows), not task.labels.is_full
+    calibration = calibrate(expit(evidence.numpy()), known, k=task.k, at_least_one=at_least_one)
+    task.progress("final model")
+    model = FeatureModel(
+        [each.learner() for each, _, _ in used],
+        [weight for _, _, weight in used],
+        slope=calibration.slope,
+        offsets=calibration.offsets,
+        dim=task.features.dim,
+        centred=compares_classes,
+        at_least_one=at_least_one,
+    )
+    chosen = {each.name: weight for each, _, weight in used}
+    tried = [
+        Candidate(name, each.log_likelihood, each.standard_error, name in chosen, chosen.get(name, 0.0))
+        for name, each in candidates
+    ]
+    return FeatureFit(model, _held_out(task, model, evidence), tuple(tried), calibration.log_likelihood)
+
+
+def _held_out(task: Task, model: FeatureModel, evidence: Tensor) -> Float32:
+    """Presence of all rows: from held-out scores for those with a label; the others were not trained on."""
+    presence = model.presence_of(evidence).float().numpy()
+    if len(task.rows) == len(task.labels):
         return presence
-    out = np.empty(labels.shape, np.float32)
-    out[rows] = presence
-    rest = np.setdiff1d(np.arange(len(labels)), rows)
-    out[rest] = model.presence(_Part(features, rest))
+    out = np.empty(task.labels.shape, np.float32)
+    out[task.rows] = presence
+    rest = np.setdiff1d(np.arange(len(task.labels)), task.rows)
+    out[rest] = model.presence(_Part(task.features, rest))
     return out
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 _STEPS = 30
+_NOTICEABLE = 1e-3  # gain in log-likelihood per row for which a learner is kept
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,40 @@ def combine(scores: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
     weight = torch.where(log_weight > -7, log_weight.exp(), 0.0)
     rows = (torch.log_softmax(torch.tensordot(weight, table, 1), -1) * targets).sum(1)
     return weight, rows
+
+
+def choose_weights(scores: list[Tensor], targets: Tensor) -> list[float]:
+    """Weights of the learners that improve the likelihood of the combination noticeably, 0 for the others.
+
+    The learner that contributes least is dropped as long as the log-likelihood per row falls by less than 0.001.
+    """
+    kept = list(range(len(scores)))
+    weight, rows = combine(scores, targets)
+    while len(kept) > 1:
+        without = []
+        for each in kept:
+            rest = [other for other in kept if other != each]
+            rest_weight, rest_rows = combine([scores[other] for other in rest], targets)
+            gain, _ = _difference(rows, rest_rows, targets)
+            without.append((gain, rest, rest_weight, rest_rows))
+        gain, rest, rest_weight, rest_rows = min(without, key=lambda entry: entry[0])
+        if gain > _NOTICEABLE:
+            break
+        kept, weight, rows = rest, rest_weight, rest_rows
+    weights = [0.0] * len(scores)
+    for each, value in zip(kept, weight.tolist(), strict=True):
+        weights[each] = value
+    return weights
+
+
+def gain_of(scores: list[Tensor], more: Tensor, targets: Tensor) -> tuple[float, float]:
+    """By how much one more learner improves the likelihood per row, and the standard error of that difference."""
+    return _difference(combine([*scores, more], targets)[1], combine(scores, targets)[1], targets)
+
+
+def _difference(rows: Tensor, others: Tensor, targets: Tensor) -> tuple[float, float]:
+    summary = _summary(rows - others, targets, 1.0)
+    return summary.log_likelihood, summary.standard_error
 
 
 def _summary(rows: Tensor, targets: Tensor, temperature: float) -> HeldOut:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,6 @@ from spml.training.learners.likelihood import HeldOut, fit_temperature
 _RATIO = 10**0.5  # between neighbouring strengths
 _LONGEST_PATH = 14
 _WORSE = 2  # the path ends after this many strengths in a row that are no better
-_LOGITS = 2**25  # in memory at a time
 
 
 class RowLoss(Protocol):
@@ -79,7 +78,7 @@ class LinearFit:
     held_out: HeldOut
 
 
-def strength_path(design: Design, classes: int) -> Iterable[float]:
+def strength_path(design: Design) -> Iterable[float]:
     """Strengths from very strong to weak; the largest eigenvalue of the covariance sets the scale."""
     vector = torch.ones(design.store.dim, 1, device=design.device) / design.store.dim**0.5
     largest = 1.0
@@ -96,16 +95,14 @@ def strength_path(design: Design, classes: int) -> Iterable[float]:
     return [start / _RATIO**i for i in range(_LONGEST_PATH)]
 
 
-def fit_path(
-    design: Design, loss: RowLoss, targets: Tensor, *, report: Callable[[str], None] | None = None
-) -> list[LinearFit]:
+def fit_path(design: Design, loss: RowLoss, targets: Tensor) -> list[LinearFit]:
     """Fit heads along the path of strengths, each starting from the one before, until the likelihood gets worse."""
     classes = targets.shape[1]
     excluded = torch.arange(design.folds)
     weights = _start(design, loss, classes, design.folds)
     fits: list[LinearFit] = []
     best, worse = -np.inf, 0
-    for strength in strength_path(design, classes):
+    for strength in strength_path(design):
         weights = solve(design, loss, excluded, strength, weights)
         scores = held_out_scores(design, weights)
         held_out = fit_temperature(scores, targets)

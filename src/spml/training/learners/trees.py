@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spml.models.feature_model import Forest
+from spml.models.feature_model import Forest, centred, log_votes
+from spml.training.learners.likelihood import gain_of
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -27,11 +30,34 @@ class ForestKind:
     min_rows: int = 1
 
 
-KINDS = (
-    ForestKind("random forest", 150),
-    ForestKind("extra trees", 150, random_splits=True),
-    ForestKind("random forest, 3 rows per leaf", 150, min_rows=3),
-)
+_TREES, _FEWEST_TREES = 300, 50
+# Comparisons for all trees of a forest, up to a minute on one core.
+_BEST_SPLITS, _RANDOM_SPLITS = 6e8, 12e8
+_PILOT_TREES, _PILOT_ROWS = 30, 3000
+
+
+def forest_kinds(rows: int, dim: int, classes: int) -> tuple[ForestKind, ...]:
+    """Forests whose trees grow fast enough for this many rows, features and classes; with fewer trees if need be."""
+    per_tree = rows * math.log2(rows + 1) * math.sqrt(dim)
+    best = min(_TREES, int(_BEST_SPLITS / (per_tree * (1 + classes / 50))))
+    random = min(_TREES, int(_RANDOM_SPLITS / (per_tree * (1 + classes / 500))))
+    kinds = (
+        ForestKind("random forest", best),
+        ForestKind("random forest, 3 rows per leaf", best, min_rows=3),
+        ForestKind("extra trees", random, random_splits=True),
+    )
+    return tuple(kind for kind in kinds if kind.trees >= _FEWEST_TREES)
+
+
+def promising(matrix: Any, label: Int64, targets: Tensor, others: Sequence[Tensor], seed: int) -> bool:
+    """Whether a few trees, grown on some of the rows, improve the likelihood beyond its noise."""
+    rows = np.random.default_rng([seed, 0x7EE5]).permutation(len(label))[:_PILOT_ROWS]
+    kind = ForestKind("pilot", _PILOT_TREES, random_splits=True)
+    fit = fit_forest(matrix[rows], label[rows], targets.shape[1], kind, seed=seed)
+    part = targets[torch.from_numpy(rows)]
+    tables = [centred(each[torch.from_numpy(rows)].double()) for each in others]
+    gain, error = gain_of(tables, centred(fit.scores), part)
+    return bool(gain > error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +102,8 @@ def forest_from_sklearn(grown: Any, classes: int) -> Forest:
     trees = [estimator.tree_ for estimator in grown.estimators_]
     sizes = [tree.node_count for tree in trees]
     roots = np.cumsum([0, *sizes[:-1]])
-    children = np.concatenate(
-        [
-            np.column_stack([tree.children_left, tree.children_right]) + root
-            for tree, root in zip(trees, roots, strict=True)
-        ]
-    )
+    pairs = [np.column_stack([tree.children_left, tree.children_right]) for tree in trees]
+    children = np.concatenate([pair + root for pair, root in zip(pairs, roots, strict=True)])
     is_leaf = np.concatenate([tree.children_left < 0 for tree in trees])
     nodes = np.arange(len(is_leaf))
     children = np.where(is_leaf[:, None], nodes[:, None], children)
@@ -117,4 +139,4 @@ def _out_of_bag(grown: Any, forest: Forest, features: Any) -> Tensor:
         outside = np.flatnonzero(outside)
         votes[np.ix_(outside, grown.classes_)] += estimator.predict_proba(features[outside])
         count[outside] += 1
-    return torch.from_numpy(np.log((votes + 0.5) / (count + 0.5 * classes)))
+    return log_votes(torch.from_numpy(votes / np.maximum(count, 1)))
