@@ -264,7 +264,10 @@ def _forests(task: Task, others: Sequence[Trained], *, forced: bool) -> list[Tra
     """Forests of several kinds, unless a small one shows that they add nothing to the other learners."""
     kinds = forest_kinds(len(task.rows), task.features.dim, task.targets.shape[1])
     if forced and not kinds:
-        raise InputError(f"base='trees' is too slow for {len(task.rows)} rows of {task.features.dim} features")
+        raise InputError(
+            f"base='trees' is not available for {len(task.rows)} labelled rows of {task.features.dim} features: trees "
+            "need at least 20 rows, and too many would take too long. Use base='linear'"
+        )
     if not kinds:
         return []
     matrix = task.features.block(task.rows)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
-_STEPS = 30
+_SMALLEST_WEIGHT = 1e-3
 _NOTICEABLE = 1e-3  # gain in log-likelihood per row for which a learner is kept
 
 
@@ -37,29 +40,24 @@ def fit_temperature(scores: Tensor, targets: Tensor) -> HeldOut:
 def combine(scores: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
     """Non-negative weights w of Σ wₘ·scoresₘ with the best likelihood, and the log-likelihood of every row.
 
-    Newton's method on log w, with the likelihood of the observed labels under the softmax of the weighted sum.
+    The likelihood of the observed labels under the softmax of the weighted sum is concave in w.
     """
-    table = torch.stack([torch.log_softmax(score.double(), -1) for score in scores])  # (m, n, L)
+    table = torch.stack([score.double() for score in scores])  # (m, n, L)
     targets = targets.double()
-    count = len(scores)
-    log_weight = torch.full((count,), -float(torch.tensor(count).log()), dtype=torch.float64, device=table.device)
-    for _ in range(_STEPS):
-        weight = log_weight.exp()
-        choice = torch.softmax(torch.tensordot(weight, table, 1), -1)
-        row_weight = targets.sum(1, keepdim=True)
-        expected = torch.einsum("nl,mnl->mn", choice * row_weight, table)
-        slope = torch.einsum("nl,mnl->m", targets, table) - expected.sum(1)
-        second = torch.einsum("nl,mnl,pnl->mp", choice * row_weight, table, table)
-        mean = torch.einsum("nl,mnl->mn", choice, table)
-        hessian = second - torch.einsum("mn,pn,n->mp", mean, mean, row_weight[:, 0])
-        gradient = slope * weight
-        curvature = hessian * weight[:, None] * weight + torch.diag(gradient.abs() + 1e-6 * len(targets))
-        step = torch.linalg.solve(curvature, gradient).clamp(-2.0, 2.0)
-        log_weight = (log_weight + step).clamp(-12.0, 6.0)
-        if float(step.abs().max()) < 1e-4:
-            break
-    weight = torch.where(log_weight > -7, log_weight.exp(), 0.0)
-    rows = (torch.log_softmax(torch.tensordot(weight, table, 1), -1) * targets).sum(1)
+    total = targets.sum()
+    row_weight = targets.sum(1, keepdim=True)
+    observed = torch.einsum("nl,mnl->m", targets, table)
+
+    def objective(weight: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        log_choice = torch.log_softmax(torch.tensordot(torch.from_numpy(weight).to(table), table, 1), -1)
+        gradient = torch.einsum("nl,mnl->m", log_choice.exp() * row_weight, table) - observed
+        value = -(log_choice * targets).sum() / total
+        return float(value), (gradient / total).cpu().numpy()
+
+    start = np.full(len(scores), 1 / len(scores))
+    best = minimize(objective, start, jac=True, bounds=[(0, None)] * len(scores), method="L-BFGS-B").x
+    weight = torch.from_numpy(np.where(best > _SMALLEST_WEIGHT, best, 0.0))
+    rows = (torch.log_softmax(torch.tensordot(weight.to(table), table, 1), -1) * targets).sum(1)
     return weight, rows
 
 
@@ -84,7 +82,7 @@ def choose_weights(scores: list[Tensor], targets: Tensor) -> list[float]:
     weights = [0.0] * len(scores)
     for each, value in zip(kept, weight.tolist(), strict=True):
         weights[each] = value
-    return weights
+    return weights if any(weights) else [1.0, *weights[1:]]  # nothing can be learned from these features
 
 
 def gain_of(scores: list[Tensor], more: Tensor, targets: Tensor) -> tuple[float, float]:

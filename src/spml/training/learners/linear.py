@@ -16,7 +16,7 @@ from spml.training.learners.lbfgs import minimise
 from spml.training.learners.likelihood import HeldOut, fit_temperature
 
 _RATIO = 10**0.5  # between neighbouring strengths
-_LONGEST_PATH = 14
+_LONGEST_PATH = 15
 _WORSE = 2  # the path ends after this many strengths in a row that are no better
 
 
@@ -91,7 +91,7 @@ def strength_path(design: Design) -> Iterable[float]:
         if largest <= 0:
             break
         vector = image / largest
-    start = max(largest, 1e-6) / 4
+    start = max(largest, 1e-6)
     return [start / _RATIO**i for i in range(_LONGEST_PATH)]
 
 

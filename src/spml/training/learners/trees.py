@@ -30,15 +30,18 @@ class ForestKind:
     min_rows: int = 1
 
 
-_TREES, _FEWEST_TREES = 300, 50
+_TREES, _FEWEST_TREES, _FEWEST_ROWS = 300, 50, 20
 # Comparisons for all trees of a forest, up to a minute on one core.
 _BEST_SPLITS, _RANDOM_SPLITS = 6e8, 12e8
-_PILOT_TREES, _PILOT_ROWS = 30, 3000
+_CHEAP = 1.5e8  # forests that grow in seconds are grown without asking a pilot
+_PILOT_TREES, _PILOT_ROWS = 100, 3000
 
 
 def forest_kinds(rows: int, dim: int, classes: int) -> tuple[ForestKind, ...]:
     """Forests whose trees grow fast enough for this many rows, features and classes; with fewer trees if need be."""
-    per_tree = rows * math.log2(rows + 1) * math.sqrt(dim)
+    if rows < _FEWEST_ROWS:  # hardly any row is out of bag in enough trees
+        return ()
+    per_tree = _comparisons(rows, dim)
     best = min(_TREES, int(_BEST_SPLITS / (per_tree * (1 + classes / 50))))
     random = min(_TREES, int(_RANDOM_SPLITS / (per_tree * (1 + classes / 500))))
     kinds = (
@@ -49,8 +52,15 @@ def forest_kinds(rows: int, dim: int, classes: int) -> tuple[ForestKind, ...]:
     return tuple(kind for kind in kinds if kind.trees >= _FEWEST_TREES)
 
 
+def _comparisons(rows: int, dim: int) -> float:
+    """To grow one tree, roughly."""
+    return rows * math.log2(rows + 1) * math.sqrt(dim)
+
+
 def promising(matrix: Any, label: Int64, targets: Tensor, others: Sequence[Tensor], seed: int) -> bool:
-    """Whether a few trees, grown on some of the rows, improve the likelihood beyond its noise."""
+    """Whether a few trees, grown on some of the rows, improve the likelihood beyond its noise, or forests are cheap."""
+    if _comparisons(*matrix.shape) * _TREES < _CHEAP:
+        return True
     rows = np.random.default_rng([seed, 0x7EE5]).permutation(len(label))[:_PILOT_ROWS]
     kind = ForestKind("pilot", _PILOT_TREES, random_splits=True)
     fit = fit_forest(matrix[rows], label[rows], targets.shape[1], kind, seed=seed)
@@ -137,6 +147,8 @@ def _out_of_bag(grown: Any, forest: Forest, features: Any) -> Tensor:
         outside = np.ones(rows, bool)
         outside[sampled] = False
         outside = np.flatnonzero(outside)
+        if not len(outside):
+            continue
         votes[np.ix_(outside, grown.classes_)] += estimator.predict_proba(features[outside])
         count[outside] += 1
     return log_votes(torch.from_numpy(votes / np.maximum(count, 1)))

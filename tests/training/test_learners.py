@@ -1,0 +1,342 @@
+"""Training on features: the converged solver against scikit-learn, forests, combination, and difficult inputs."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from scipy.special import softmax
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+
+from spml.data.stores.features import FeatureStore
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.methods import method
+from spml.metrics import mean_average_precision
+from spml.training.learners import design, fit_features
+from spml.training.learners.design import Design, assign_folds
+from spml.training.learners.lbfgs import minimise
+from spml.training.learners.likelihood import choose_weights, combine, fit_temperature
+from spml.training.learners.linear import SoftmaxLoss, fit_path, held_out_scores, refit, solve
+from spml.training.learners.method_loss import is_pure, prepared
+from spml.training.learners.trees import ForestKind, fit_forest, forest_from_sklearn, forest_kinds
+
+NAMES = ["cat", "dog", "bird", "fish"]
+CPU = torch.device("cpu")
+
+
+def blobs(rows=200, dim=6, classes=4, seed=0, apart=1.5):
+    """Rows around one centre per class, and the class of each row."""
+    centres = apart * np.random.default_rng(0).normal(size=(classes, dim))
+    label = np.arange(rows) % classes
+    return np.random.default_rng([seed, 1]).normal(size=(rows, dim)) + centres[label], label
+
+
+def one_hot(label, classes=4):
+    return torch.eye(classes)[torch.from_numpy(label)]
+
+
+def labels_of(label, classes=4):
+    return Labels.from_indices(label, NAMES[:classes])
+
+
+def rings(rows, seed=0):
+    """Two classes that no line separates: a disc and the ring around it."""
+    draw = np.random.default_rng(seed)
+    points = draw.normal(size=(rows, 2))
+    return points, (np.linalg.norm(points, axis=1) > 1.1).astype(np.int64)
+
+
+def test_problems_of_a_batch_do_not_affect_each_other():
+    draw = torch.Generator().manual_seed(0)
+    matrix = torch.randn(3, 5, 5, generator=draw, dtype=torch.float64)
+    hessian = matrix @ matrix.mT + torch.eye(5) * torch.tensor([1.0, 10.0, 0.1])[:, None, None]
+    target = torch.randn(3, 5, generator=draw, dtype=torch.float64)
+
+    def function(x, which=slice(None)):
+        slope = torch.einsum("pij,pj->pi", hessian[which], x - target[which])
+        return 0.5 * torch.einsum("pi,pi->p", x - target[which], slope), slope
+
+    start = torch.zeros(3, 5, dtype=torch.float64)
+    together, _ = minimise(function, start, tolerance=1e-14)
+    torch.testing.assert_close(together, target, rtol=1e-4, atol=1e-4)
+    for i in range(3):
+        alone, _ = minimise(lambda x, i=i: function(x, slice(i, i + 1)), start[i : i + 1], tolerance=1e-14)
+        torch.testing.assert_close(alone[0], together[i], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.05])
+def test_converged_softmax_equals_scikit_learn(strength):
+    x, label = blobs()
+    data = Design(FeatureStore(x), np.arange(len(x)), np.zeros(len(x), np.int64), CPU)
+    loss = SoftmaxLoss(one_hot(label))
+    weights = solve(data, loss, torch.tensor([-1]), strength, torch.zeros(1, 4, 7))[0].numpy()
+    scaled = StandardScaler().fit_transform(x)
+    theirs = LogisticRegression(C=1 / (strength * len(x)), tol=1e-8, max_iter=5000).fit(scaled, label)
+    np.testing.assert_allclose(weights[:, :-1], theirs.coef_, atol=5e-3)
+    ours = softmax(scaled @ weights[:, :-1].T + weights[:, -1], axis=1)
+    np.testing.assert_allclose(ours, theirs.predict_proba(scaled), atol=5e-3)
+
+
+def test_a_head_equals_training_without_its_fold():
+    x, label = blobs(120)
+    fold = assign_folds(label, 3, seed=0)
+    data, loss = Design(FeatureStore(x), np.arange(120), fold, CPU), SoftmaxLoss(one_hot(label))
+    heads = solve(data, loss, torch.arange(3), 0.1, torch.zeros(3, 4, 7))
+    inside = np.flatnonzero(fold != 1)
+    scaled = StandardScaler().fit_transform(x)
+    theirs = LogisticRegression(C=1 / (0.1 * len(inside)), tol=1e-8, max_iter=5000).fit(scaled[inside], label[inside])
+    np.testing.assert_allclose(heads[1, :, :-1].numpy(), theirs.coef_, atol=5e-3)
+    outside = np.flatnonzero(fold == 1)
+    expected = scaled[outside] @ theirs.coef_.T
+    ours = held_out_scores(data, heads)[outside].numpy()
+    np.testing.assert_allclose(ours - ours.mean(1, keepdims=True), expected + theirs.intercept_, atol=0.03)
+
+
+def test_rows_read_in_blocks_give_the_same_solution(monkeypatch, tmp_path):
+    x, label = blobs(300)
+    np.save(tmp_path / "x.npy", x.astype(np.float32))
+    fold = assign_folds(label, 3, seed=0)
+    loss = SoftmaxLoss(one_hot(label))
+    resident = fit_path(Design(FeatureStore(x), np.arange(300), fold, CPU), loss, one_hot(label))
+    monkeypatch.setattr(design, "_RESIDENT", 0)
+    monkeypatch.setattr(design, "_BLOCK", 6 * 64)
+    streamed = fit_path(Design(FeatureStore(tmp_path / "x.npy"), np.arange(300), fold, CPU), loss, one_hot(label))
+    assert len(streamed) == len(resident)
+    torch.testing.assert_close(streamed[2].scores, resident[2].scores, atol=5e-3, rtol=5e-3)
+
+
+def test_sparse_rows_equal_dense_rows():
+    draw = np.random.default_rng(0)
+    x = np.abs(draw.normal(size=(150, 8))) * (draw.random((150, 8)) < 0.4)
+    label = np.arange(150) % 3
+    x[np.arange(150), label] += 1
+    fit = fit_features(FeatureStore(csr_matrix(x)), labels_of(label, 3), base="linear")
+    np.testing.assert_allclose(fit.model.presence(csr_matrix(x)), fit.model.presence(x), atol=1e-9)
+    assert mean_average_precision(fit.held_out, one_hot(label, 3).numpy()) > 0.9
+
+
+def test_strength_is_chosen_inside_the_path():
+    x, label = blobs(150, dim=60, apart=0.4)
+    fits = fit_path(
+        Design(FeatureStore(x), np.arange(150), assign_folds(label, 5, 0), CPU),
+        SoftmaxLoss(one_hot(label)),
+        one_hot(label),
+    )
+    likelihood = [fit.held_out.log_likelihood for fit in fits]
+    assert 0 < int(np.argmax(likelihood)) < len(fits) - 1
+    assert [fit.strength for fit in fits] == sorted((fit.strength for fit in fits), reverse=True)
+
+
+def test_temperature_undoes_scaling():
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(400, 4, generator=draw, dtype=torch.float64) * 2
+    targets = torch.eye(4)[torch.multinomial(torch.softmax(logits, 1), 1, generator=draw)[:, 0]]
+    direct, scaled = fit_temperature(logits, targets), fit_temperature(logits / 7, targets)
+    assert scaled.temperature == pytest.approx(7 * direct.temperature, rel=1e-3)
+    assert scaled.log_likelihood == pytest.approx(direct.log_likelihood, rel=1e-6)
+    assert direct.temperature == pytest.approx(1.0, abs=0.25)
+
+
+def test_learners_without_use_are_dropped():
+    draw = torch.Generator().manual_seed(0)
+    good = torch.randn(300, 4, generator=draw, dtype=torch.float64)
+    targets = torch.eye(4)[torch.multinomial(torch.softmax(2 * good, 1), 1, generator=draw)[:, 0]]
+    noise = 0.3 * torch.randn(300, 4, generator=draw, dtype=torch.float64)
+    weights = choose_weights([good, good + 1e-6 * noise], targets)
+    assert sorted(weight > 0 for weight in weights) == [False, True]
+    weight, rows = combine([good, -good], targets)
+    assert weight[1] == 0
+    assert float(rows.mean()) == pytest.approx(fit_temperature(good, targets).log_likelihood, abs=1e-6)
+
+
+@pytest.mark.parametrize("make", [RandomForestClassifier, ExtraTreesClassifier])
+def test_forest_arrays_vote_as_scikit_learn(make):
+    x, label = blobs(90)
+    grown = make(7, random_state=0, min_samples_leaf=2).fit(x, np.array([0, 3, 5, 9])[label])
+    forest = forest_from_sklearn(grown, classes=10)
+    votes = forest.votes(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(votes[:, [0, 3, 5, 9]], grown.predict_proba(x), atol=1e-6)
+    assert votes[:, [1, 2, 4, 6, 7, 8]].max() == 0
+
+
+def test_out_of_bag_scores_do_not_see_the_label():
+    draw = np.random.default_rng(0)
+    x, label = draw.normal(size=(200, 5)), draw.integers(0, 4, 200)  # nothing can be learned
+    fit = fit_forest(x.astype(np.float32), label, 4, ForestKind("forest", 60))
+    correct = (fit.scores.argmax(1).numpy() == label).mean()
+    assert correct < 0.4  # 0.25 by chance, 1 on the trees' own rows
+
+
+def test_forests_are_skipped_where_they_are_too_slow():
+    assert len(forest_kinds(1000, 100, 10)) == 3
+    assert [kind.random_splits for kind in forest_kinds(5000, 500, 400)] == [True]
+    assert forest_kinds(1_000_000, 1280, 20) == ()
+
+
+def test_trees_are_chosen_where_lines_do_not_separate():
+    x, label = rings(400)
+    labels = labels_of(label, 2)
+    fit = fit_features(FeatureStore(x), labels)
+    chosen = [each.name for each in fit.candidates if each.chosen]
+    assert any("forest" in name or "trees" in name for name in chosen)
+    test, truth = rings(300, seed=1)
+    auto = mean_average_precision(fit.model.presence(test), one_hot(truth, 2).numpy())
+    linear = fit_features(FeatureStore(x), labels, base="linear")
+    assert auto > mean_average_precision(linear.model.presence(test), one_hot(truth, 2).numpy()) + 0.1
+    assert "weight" in fit.summary or "Chosen" in fit.summary
+
+
+def test_held_out_predictions_do_not_see_the_label():
+    draw = np.random.default_rng(0)
+    x, label = draw.normal(size=(160, 40)), draw.integers(0, 4, 160)
+    fit = fit_features(FeatureStore(x), labels_of(label), base="linear")
+    assert (fit.held_out.argmax(1) == label).mean() < 0.4
+    assert fit.log_likelihood < -1.3  # log 4 = 1.386: no better than guessing
+
+
+def test_same_seed_same_model():
+    x, label = blobs(80)
+    one, other = (fit_features(FeatureStore(x), labels_of(label), seed=3) for _ in range(2))
+    np.testing.assert_array_equal(one.held_out, other.held_out)
+    np.testing.assert_array_equal(one.model.presence(x), other.model.presence(x))
+
+
+def test_unscaled_and_constant_features_change_nothing():
+    x, label = blobs(100)
+    scaled = np.column_stack([1e6 + 1e4 * x[:, :3], 1e-5 * x[:, 3:], np.full(100, 7.0), np.full(100, 0.1)])
+    plain = fit_features(FeatureStore(x), labels_of(label), base="linear").model.presence(x)
+    other = fit_features(FeatureStore(scaled.astype(np.float64)), labels_of(label), base="linear").model.presence(
+        scaled
+    )
+    np.testing.assert_allclose(plain, other, atol=0.05)
+
+
+def test_rows_without_a_label_are_predicted_but_not_used():
+    x, label = blobs(100)
+    table = np.zeros((100, 4), np.int8)
+    table[np.arange(80), label[:80]] = 1
+    with_rest = fit_features(FeatureStore(x), Labels.from_matrix(table), base="linear")
+    alone = fit_features(FeatureStore(x[:80]), labels_of(label[:80]), base="linear")
+    np.testing.assert_allclose(with_rest.held_out[:80], alone.held_out, atol=1e-5)
+    np.testing.assert_allclose(with_rest.held_out[80:], alone.model.presence(x[80:]), atol=1e-5)
+
+
+def test_weight_two_equals_a_row_twice():
+    x, label = blobs(60)
+    weight = np.where(np.arange(60) < 20, 2.0, 1.0)
+    fold = np.arange(60) % 2
+    doubled = np.concatenate([np.arange(60), np.arange(20)])
+    weighted = SoftmaxLoss(one_hot(label) * torch.from_numpy(weight * 60 / weight.sum()).float()[:, None])
+    repeated = SoftmaxLoss(one_hot(label[doubled]))
+    scaled = StandardScaler().fit_transform(x)  # the scale must not depend on the repetition
+    one = Design(FeatureStore(scaled), np.arange(60), fold, CPU)
+    other = Design(FeatureStore(scaled), doubled, fold[doubled], CPU)
+    other.scaling = one.scaling
+    other._blocks = [other._read(f, np.flatnonzero(fold[doubled] == f)) for f in range(2)]
+    start = torch.zeros(1, 4, 7)
+    torch.testing.assert_close(
+        solve(one, weighted, torch.tensor([-1]), 0.1, start)[..., :-1],
+        solve(other, repeated, torch.tensor([-1]), 0.1, start)[..., :-1],
+        atol=5e-3,
+        rtol=5e-3,
+    )
+    fit = fit_features(FeatureStore(x), labels_of(label), base="linear", sample_weight=weight)
+    assert np.isfinite(fit.held_out).all()
+
+
+def test_several_observed_labels_per_row():
+    x, label = blobs(90)
+    table = np.zeros((90, 4), np.int8)
+    table[np.arange(90), label] = 1
+    table[:30, 0] = 1
+    fit = fit_features(FeatureStore(x), Labels.from_matrix(table), base="linear")
+    assert fit.held_out.shape == (90, 4)
+
+
+def test_full_labels_use_every_entry():
+    x, label = blobs(120)
+    table = np.full((120, 4), -1, np.int8)
+    table[np.arange(120), label] = 1
+    table[np.arange(120), (label + 1) % 4] = 1
+    fit = fit_features(FeatureStore(x), Labels.from_matrix(table))
+    assert fit.held_out.sum(1).mean() == pytest.approx(2, abs=0.2)
+
+
+@pytest.mark.parametrize("base", ["auto", "linear"])
+@pytest.mark.parametrize(
+    ("rows", "label"),
+    [(1, [0]), (2, [0, 1]), (3, [0, 0, 0]), (12, [0] * 11 + [1])],
+    ids=["one row", "two rows", "one class", "a class with one row"],
+)
+def test_very_little_data_works(base, rows, label):
+    x = np.random.default_rng(0).normal(size=(rows, 3))
+    fit = fit_features(FeatureStore(x), labels_of(np.array(label)), base=base)
+    presence = fit.model.presence(x)
+    assert np.isfinite(presence).all()
+    assert np.isfinite(fit.held_out).all()
+    assert ((presence >= 0) & (presence <= 1)).all()
+
+
+def test_features_that_are_all_constant_work():
+    fit = fit_features(FeatureStore(np.ones((20, 2))), labels_of(np.arange(20) % 4))
+    np.testing.assert_allclose(fit.model.presence(np.ones((1, 2))).std(), 0, atol=0.05)
+
+
+def test_bad_input_is_an_input_error():
+    x, label = blobs(20)
+    labels = labels_of(label)
+    broken = x.copy()
+    broken[3, 2] = np.nan
+    for features, table, options, message in (
+        (broken, labels, {}, "row 3, column 2"),
+        (x[:5], labels, {}, "5 rows of features"),
+        (x, Labels.from_matrix(np.zeros((20, 4), np.int8)), {}, "no row has a positive"),
+        (x, labels, {"base": "svm"}, "'linear', 'trees'"),
+        (x, labels, {"base": LinearSVC()}, "predict_proba"),
+        (x, labels, {"method": "an", "base": "trees"}, "only used by method 'auto'"),
+        (x, labels, {"sample_weight": -np.ones(20)}, "sample_weight"),
+        (x, labels, {"sample_weight": np.zeros(20)}, "weight 0"),
+        (x, labels, {"method": "an", "sample_weight": np.ones(20)}, "'auto' and 'softmax'"),
+        (x, labels, {"method": "lac"}, "head"),
+    ):
+        with pytest.raises(InputError, match=message):
+            fit_features(FeatureStore(features), table, **options)
+
+
+def test_which_methods_are_solved_to_convergence():
+    labels = labels_of(np.arange(40) % 4)
+    for name, pure in {"an": True, "em": True, "asl": True, "role": False, "epr": False, "ll-r": False}.items():
+        options = {"k": 1.5} if method(name).needs.k else {}
+        assert is_pure(prepared(method(name), labels, options.get("k"), 0), labels) is pure, name
+
+
+@pytest.mark.parametrize("name", ["an", "annotator", "role", "softmax", "em-apl"])
+def test_every_kind_of_method_learns(name):
+    x, label = blobs(200)
+    k = 1.2 if method(name).needs.k else None
+    fit = fit_features(FeatureStore(x), labels_of(label), method=name, k=k)
+    test, truth = blobs(100, seed=1)
+    assert mean_average_precision(fit.model.presence(test), one_hot(truth).numpy()) > 0.8
+
+
+def test_any_scikit_learn_classifier():
+    x, label = blobs(150)
+    fit = fit_features(FeatureStore(x), labels_of(label), base=GaussianNB())
+    assert [each.name for each in fit.candidates] == ["GaussianNB"]
+    assert mean_average_precision(fit.held_out, one_hot(label).numpy()) > 0.8
+    with pytest.raises(InputError, match="GaussianNB cannot be saved"):
+        _ = fit.model.description
+
+
+def test_refit_starts_from_the_folds_and_uses_all_rows():
+    x, label = blobs(100)
+    data = Design(FeatureStore(x), np.arange(100), assign_folds(label, 4, 0), CPU)
+    loss = SoftmaxLoss(one_hot(label))
+    fits = fit_path(data, loss, one_hot(label))
+    learner = refit(data, loss, fits[2])
+    direct = solve(data, loss, torch.tensor([-1]), fits[2].strength, torch.zeros(1, 4, 7))[0]
+    torch.testing.assert_close(learner.weight, direct[:, :-1], atol=5e-3, rtol=1e-2)
