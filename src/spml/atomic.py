@@ -1,5 +1,6 @@
 """The one atomic writer and the one folder lock of the library. `spml.runs.files` adds what runs need."""
 
+import errno
 import os
 import re
 import secrets
@@ -8,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from spml.errors import InputError
 
@@ -39,8 +41,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises
     ------
     InputError
-        If the temporary folder cannot be created or `path` cannot be replaced. Wrap your own writes in
-        `explain_write_errors` to report them in the same way.
+        If `path` is something other than a regular file, the temporary folder cannot be created, a write fails, or
+        `path` cannot be replaced.
 
     Examples
     --------
@@ -52,6 +54,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     'whole'
     """
     target = Path(path)
+    check_target(target)
     folder = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     with ExitStack() as stack:
         with explain_write_errors(target):
@@ -60,13 +63,43 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             stack.enter_context(lock_folder(folder, wait=True))  # tells other processes that the writer is alive
         temporary = folder / target.name
-        yield temporary
+        try:
+            yield temporary
+        except OSError as error:
+            if error.filename is not None and folder not in Path(os.fsdecode(error.filename)).parents:
+                raise  # about another file
+            with explain_write_errors(target):
+                raise
         with explain_write_errors(target):
+            check_target(target)
             if temporary.is_file():
                 with temporary.open("rb+") as file:
                     os.fsync(file.fileno())
                 temporary.chmod(stat.S_IMODE(target.stat().st_mode) if target.is_file() else _DEFAULT_MODE)
             os.replace(temporary, target)
+
+
+def check_target(path: Path) -> None:
+    """Raise `InputError` unless a path is a regular file or does not exist: only these are ever replaced."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError) as error:
+        raise InputError(f"{str(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(mode):
+        kind = next((word for test, word in _KINDS if test(mode)), "not a regular file")
+        raise InputError(f"{path} is {kind}: give the path of a regular file, or of one that does not exist yet")
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 def _delete_leftovers(parent: Path) -> None:
@@ -75,7 +108,9 @@ def _delete_leftovers(parent: Path) -> None:
     if resolved in _tidied:
         return
     _tidied.add(resolved)
-    for leftover in [entry for entry in resolved.iterdir() if _TEMPORARY.fullmatch(entry.name)]:
+    for leftover in [Path(entry) for entry in os.scandir(resolved) if _TEMPORARY.fullmatch(entry.name)]:
+        if leftover.is_symlink() or not leftover.is_dir():
+            continue
         with suppress(InputError, OSError), lock_folder(leftover) as locked:
             if locked:
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -125,8 +160,7 @@ def lock_folder(folder: Path, *, wait: bool = False, name: str = ".lock") -> Ite
         return
     path, ours = folder / name, False
     while not ours:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(path, "w") as file:
+        with _open_lock(path) as file:
             locked = True
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -143,4 +177,21 @@ def lock_folder(folder: Path, *, wait: bool = False, name: str = ".lock") -> Ite
                     yield locked
                 finally:
                     with suppress(OSError):
-                        os.unlink(path)
+                        if os.fstat(file.fileno()).st_size == 0:  # otherwise it is a file of the user
+                            os.unlink(path)
+
+
+def _open_lock(path: Path) -> IO[bytes]:
+    """Open a lock's file without following links, waiting for pipes or changing what it contains."""
+    with explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666), "rb+", 0)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                check_target(path)
+            raise
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        check_target(path)
+    return file

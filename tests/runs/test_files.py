@@ -1,5 +1,6 @@
 """The atomic writer and the folder lock."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -127,3 +128,55 @@ def test_lock_where_the_file_system_has_none(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", unsupported)
     with lock_folder(tmp_path) as locked:
         assert not locked
+
+
+def make(kind: str, path: Path) -> None:
+    """Something at `path` that is not a regular file."""
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a folder":
+        path.mkdir()
+    else:
+        (path.parent / "elsewhere.txt").write_text("of the user")
+        path.symlink_to(path.parent / "elsewhere.txt")
+
+
+KINDS = ["a pipe", "a folder", "a symbolic link"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_regular_files_are_replaced(tmp_path, kind):
+    make(kind, tmp_path / "out.txt")
+    before = os.lstat(tmp_path / "out.txt")
+    with pytest.raises(InputError, match=f"out.txt is {kind}"):
+        write_text(tmp_path / "out.txt", "new")
+    assert os.path.samestat(before, os.lstat(tmp_path / "out.txt"))
+    assert kind != "a symbolic link" or (tmp_path / "elsewhere.txt").read_text() == "of the user"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.timeout(20)
+def test_locks_follow_no_links_and_wait_for_no_pipes(tmp_path, kind):
+    make(kind, tmp_path / ".lock")
+    with pytest.raises(InputError, match=f"lock is {kind}"), lock_folder(tmp_path):
+        pass
+    assert kind != "a symbolic link" or (tmp_path / "elsewhere.txt").read_text() == "of the user"
+
+
+def test_a_users_file_with_the_name_of_a_lock_is_kept(tmp_path):
+    (tmp_path / ".lock").write_text("of the user")
+    with lock_folder(tmp_path):
+        pass
+    assert (tmp_path / ".lock").read_text() == "of the user"
+
+
+def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path):
+    with pytest.raises(InputError, match=r"a\.bin cannot be written: no space left on device"):  # noqa: SIM117
+        with atomic_path(tmp_path / "a.bin"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_about_other_files_keep_their_name(tmp_path):
+    with pytest.raises(FileNotFoundError, match="other"), atomic_path(tmp_path / "a.bin"):
+        Path(tmp_path, "other").read_bytes()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from spml.atomic import check_target, explain_write_errors
 from spml.errors import InputError
 from spml.runs.files import write_text
 from spml.runs.schema import LOG_LINES, LogLine, check_schema, damaged
@@ -64,7 +65,8 @@ class RunLog:
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append a line, and give its numbers to the trackers."""
-        with open(self.path, "a", encoding="utf-8") as file:
+        check_target(self.path)
+        with explain_write_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         numbers = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
         for track in self.trackers:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from spml.atomic import check_target
 from spml.errors import InputError
 from spml.runs.files import digest, read_json, write_text
 from spml.runs.folder import check_output_path
@@ -24,10 +25,9 @@ def writing_output(out: Path, *folders: Path, force: bool = False) -> Iterator[N
     An existing file is replaced only with `force`, or if it is unchanged since a command wrote it for the same run:
     the first of `folders` records a digest of every file written. The data and the run's own files are never replaced.
     """
+    check_not_of_a_run(out)
     for folder in folders:
         check_output_path(out, folder)
-    if (out.parent / "run.json").exists() and out.name in (*RUN_FILES, OUTPUTS, "log.jsonl"):
-        raise InputError(f"--out {out} is a file of the run itself: use another name")
     record = folders[0] / OUTPUTS
     if out.is_file() and not force and _read(record).get(str(out.resolve())) != digest(out):
         raise InputError(f"{out} already exists: use --force to replace it, or another --out")
@@ -37,8 +37,17 @@ def writing_output(out: Path, *folders: Path, force: bool = False) -> Iterator[N
             write_text(record, json.dumps({**_read(record), str(out.resolve()): digest(out)}, indent=1))
 
 
+def check_not_of_a_run(out: Path) -> None:
+    """Raise `InputError` if a path is a file of a run itself, or is no regular file."""
+    check_target(out)
+    place = out.resolve()
+    if (place.parent / "run.json").exists() and place.name.lower() in (*RUN_FILES, OUTPUTS, "log.jsonl", ".lock"):
+        raise InputError(f"--out {out} is a file of the run itself: use another name")
+
+
 def check_overwrite(path: Path, overwrite: bool) -> None:
     """Raise `InputError` if a file exists and must not be replaced."""
+    check_not_of_a_run(path)
     if path.exists() and not overwrite:
         raise InputError(f"{path} already exists: pass overwrite=True to replace it, or use another path")
 
