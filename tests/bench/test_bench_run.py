@@ -306,7 +306,7 @@ def test_references_are_left_out_without_full_labels(spml, tmp_path, protocol):
         (["nothing", "--out", "x"], "No protocol or study 'nothing'"),
         (["nothing", "--data", "voc12=/nowhere", "--dry-run"], "No protocol or study 'nothing'"),
         (["lasd", "--data", "voc12=PACK", "--data", "voc12=/tmp", "--dry-run"], "--data voc12=… is given 2 times"),
-        (["lasd", "--data", "voc12=PACK", "--device", "tpu", "--dry-run"], "device must be auto, cpu or cuda"),
+        (["lasd", "--data", "voc12=PACK", "--device", "tpu", "--dry-run"], "device must be auto, cpu, cuda"),
         (["lasd", "--data", "voc12", "--dry-run"], "not of the form name=path"),
         (["lasd", "--data", "voc12=/nowhere", "--dry-run"], "no file or folder /nowhere"),
         (["nothing", "--data", "voc12=PACK", "--out", "x"], "No protocol or study 'nothing'"),

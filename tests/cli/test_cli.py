@@ -515,7 +515,7 @@ def test_the_learning_rate_is_used(spml, matrix, tmp_path, given, used):
         (("--seed", -1), "spml: --seed must be between 0 and"),
         (("--seed", 10**30), "seed must be between 0 and 9,223,372,036,854,775,807, not 1e+30"),
         (("--learning-rate", -5), "--learning-rate must be above 0"),
-        (("--device", "foo"), "device must be auto, cpu or cuda, not 'foo'"),
+        (("--device", "foo"), "device must be auto, cpu, cuda, cuda:NUMBER or mps, not 'foo'"),
         (("--method", "role", "--k", -1), "must be above 0 and at most 3, the number of classes, not -1.0"),
         (("--method", "role", "--k", 4), "must be above 0 and at most 3, the number of classes, not 4.0"),
         (

@@ -11,9 +11,8 @@ from typing import Annotated
 
 import typer
 
+from spml.boundary import run_guarded
 from spml.cli import bench, doctor, info, methods, new_method, pack, predict, quickstart, recover, report, review, train
-from spml.cli.console import is_first_process
-from spml.errors import InputError, missing_package
 
 app = typer.Typer(
     name="spml",
@@ -26,8 +25,6 @@ app = typer.Typer(
 for _module in (quickstart, train, predict, recover, review, report, info, methods, bench, pack, new_method, doctor):
     _name = _module.__name__.rpartition(".")[2].replace("_", "-")
     app.command(_name, epilog=f"Example: {_module.EXAMPLE}")(_module.command)
-
-INTERRUPTED = 130  # typer's exit code after Ctrl-C
 
 
 def _print_version(wanted: bool) -> None:
@@ -48,8 +45,13 @@ def options(
 
 
 def main() -> None:
-    """Run the command line. Errors in the user's input are printed as one sentence; the exit code is then 2."""
-    code = _exit_code()
+    """Run the command line.
+
+    Whatever goes wrong is printed as one sentence. The exit code is 2 for errors in the user's input, 130 after an
+    interruption and 70 for an unexpected error, whose traceback is written to a file.
+    """
+    warnings.formatwarning = _format_warning
+    code = run_guarded(app, _with_option_names)
     if "torch.distributed" in sys.modules and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from spml.training.distributed import end_process
 
@@ -69,45 +71,17 @@ def _format_warning(
 _python_format = warnings.formatwarning
 
 
-def _exit_code() -> int:
-    warnings.formatwarning = _format_warning
-    try:
-        app()
-    except SystemExit as end:
-        if end.code == INTERRUPTED and is_first_process():
-            print("Interrupted. Run the same command to resume.", file=sys.stderr)
-        return _fail(end.code) if isinstance(end.code, str) else end.code or 0
-    except InputError as error:
-        return _fail(_with_option_names(str(error)))
-    except ModuleNotFoundError as error:
-        known = missing_package(error, "this command")
-        if known is error:
-            raise
-        return _fail(str(known))
-    except OSError as error:
-        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
-    except Exception as error:
-        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":  # the latter is torch's
-            raise
-        return _fail("memory ran out: use a smaller --batch-size or --size, or fewer --workers")
-    return 0
-
-
 def _with_option_names(message: str) -> str:
     """Write the options of the command as they are typed: `--label-column` for `label_column`.
 
     Names of several words are replaced everywhere outside quotes and paths; a name of one word is an ordinary word too,
     so it is replaced only as the subject of the message ("kind is", "k must", "seed, a number, must").
     """
-    command = typer.main.get_command(app).commands.get(sys.argv[1])  # type: ignore[attr-defined]
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    command = typer.main.get_command(app).commands.get(name)  # type: ignore[attr-defined]
     for option in command.params if command else ():
         if option.param_type_name == "option" and option.name:
             verb = "" if "_" in option.name else "(?= is | must |, )"
             start = r"(?<![\w./'\"`-])" if "_" in option.name else "^"
             message = re.sub(rf"{start}{option.name}(?![\w'\"`/-]|\.\w){verb}", option.opts[0], message)
     return message
-
-
-def _fail(message: str) -> int:
-    print(f"spml: {message}", file=sys.stderr)
-    return 2

@@ -17,7 +17,7 @@ def choose_device(name: str = "auto") -> torch.device:
     Raises
     ------
     InputError
-        If the name is not a device, or asks for a GPU on a machine without one.
+        If the name is not a device, or the machine does not have it. Apple's GPUs (mps) are not tested.
 
     Examples
     --------
@@ -26,12 +26,16 @@ def choose_device(name: str = "auto") -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda", "mps") or (number and (kind != "cuda" or not number.isdecimal())):
+        raise InputError(f"device must be auto, cpu, cuda, cuda:NUMBER or mps, not {name!r}")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise InputError("device is mps, but this machine or build of torch does not support it: use cpu")
+    if kind == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device is {name}, but no GPU is available: use cpu")
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device must be auto, cpu or cuda, not {name!r}") from None
+    if kind == "cuda" and number and not 0 <= int(number) < torch.cuda.device_count():
+        raise InputError(f"device is {name}, but this machine has {torch.cuda.device_count()} GPUs, from cuda:0")
+    return torch.device(name)
 
 
 def step_seed(seed: int, step: int, stream: int) -> int:

@@ -24,11 +24,15 @@ def bars(visible: bool) -> Progress:
 
 @contextmanager
 def stop_on_signals(interrupted: threading.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM set the event. Has no effect outside the main thread."""
+    """Ctrl-C, SIGTERM and SIGHUP set the event, unless they are ignored. Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    old = {s: signal.signal(s, lambda *_: interrupted.set()) for s in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    old = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in old.items():
+        if handler is not signal.SIG_IGN:  # as nohup sets it
+            signal.signal(number, lambda *_: interrupted.set())
     try:
         yield
     finally:

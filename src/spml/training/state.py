@@ -37,7 +37,8 @@ class TrainingState:
         """The state before the first step."""
         average = copy.deepcopy(classifier).requires_grad_(False).eval() if settings.averaging else None
         optimiser = _make_optimiser(classifier, method, settings, device)
-        return cls(classifier, average, method, optimiser, torch.zeros((), dtype=torch.float64, device=device))
+        precise = torch.float32 if device.type == "mps" else torch.float64  # which mps does not have
+        return cls(classifier, average, method, optimiser, torch.zeros((), dtype=precise, device=device))
 
     def networks(self) -> dict[str, nn.Module]:
         """The networks to evaluate: "raw" and, if weights are averaged, "averaged"."""
