@@ -80,6 +80,8 @@ def test_signal_handlers_are_restored() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_becomes_another_error_is_still_an_interruption(number: signal.Signals, capsys: Any) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
     def command() -> None:
         try:
             os.kill(os.getpid(), number)
@@ -87,8 +89,16 @@ def test_a_signal_that_becomes_another_error_is_still_an_interruption(number: si
         except KeyboardInterrupt:
             raise ImportError("partially initialised module") from None
 
-    assert run_guarded(command) == INTERRUPTED
+    try:
+        assert run_guarded(command) == INTERRUPTED
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert capsys.readouterr().err == "Interrupted. Run the same command to resume.\n"
+
+
+def heed_hangups() -> None:
+    """SIGHUP as in a terminal: whoever runs the tests may ignore it, and children inherit that."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def wait_for_handler(process: subprocess.Popen[bytes]) -> None:
@@ -114,11 +124,15 @@ def test_signals_at_any_moment_end_with_the_same_sentence(
     (tmp_path / "y.csv").write_text("label\n" + "".join(f"c{row % 5}\n" for row in range(3000)))
     options = ["--labels", tmp_path / "y.csv", "--method", "em", "--epochs", "5000", "--device", "cpu"]
     command = [sys.executable, "-m", "spml", "train", tmp_path / "x.npy", "--out", tmp_path / "run", *options]
-    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    wait_for_handler(process)
-    time.sleep(moment)
-    process.send_signal(number)
-    _, text = process.communicate(timeout=200)
+    pipes: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    with subprocess.Popen(list(map(str, command)), **pipes, preexec_fn=heed_hangups) as process:
+        try:
+            wait_for_handler(process)
+            time.sleep(moment)
+            process.send_signal(number)
+            _, text = process.communicate(timeout=100)
+        finally:
+            process.kill()
     assert process.returncode == INTERRUPTED, text.decode()
     assert text.decode().splitlines()[-1:] == ["Interrupted. Run the same command to resume."]
     assert "Traceback" not in text.decode()
