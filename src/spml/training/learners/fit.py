@@ -13,7 +13,7 @@ import torch
 from scipy.special import expit
 from torch import Tensor
 
-from spml.calibration import calibrate
+from spml.calibration import Calibration, calibrate
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
@@ -34,6 +34,7 @@ Int64 = npt.NDArray[np.int64]
 Progress = Callable[[str], None]
 
 FOLDS = 5
+_MOST_PRODUCTS = 2**29  # rows × classes × features up to which several losses are tried
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Candidate:
     Parameters
     ----------
     name : str
-        For example "linear, strength 0.01".
+        For example "linear (softmax), strength 0.01".
     log_likelihood : float
         Mean log-likelihood per row of the observed labels of held-out rows.
     standard_error : float
@@ -239,8 +240,7 @@ def _auto(task: Task, base: Any) -> tuple[Candidates, list[Trained]]:
     candidates: Candidates = []
     trained: list[Trained] = []
     if base != "trees":
-        design = Design(task.features, task.rows, task.fold, task.device)
-        candidates, best = _linear(task, design, SoftmaxLoss(task.targets.to(design.device)))
+        candidates, best = _best_linear(task)
         trained.append(best)
     if base != "linear":
         forests = _forests(task, trained, forced=base == "trees")
@@ -249,12 +249,34 @@ def _auto(task: Task, base: Any) -> tuple[Candidates, list[Trained]]:
     return candidates, trained
 
 
-def _linear(task: Task, design: Design, loss: RowLoss) -> tuple[Candidates, Trained]:
+def _best_linear(task: Task) -> tuple[Candidates, Trained]:
+    """Linear learners with several losses; the best by the annotator's likelihood.
+
+    Softmax reads every row as having one label and is best where that is nearly true. EM and the annotator's
+    likelihood allow several labels; they are tried unless the data are large.
+    """
+    design = Design(task.features, task.rows, task.fold, task.device)
+    losses: dict[str, RowLoss] = {"softmax": SoftmaxLoss(task.targets.to(design.device))}
+    if task.weight is None and task.targets.numel() * task.features.dim <= _MOST_PRODUCTS:
+        labels = task.labels.subset(task.rows)
+        for name in ("em", "annotator-em"):
+            method = prepared(registered_method(name), labels, task.k, task.seed)
+            losses[name] = MethodLoss(method, labels, design.device)
+    candidates: Candidates = []
+    best: list[tuple[float, Trained]] = []
+    for name, loss in losses.items():
+        tried, trained = _linear(task, design, loss, name)
+        candidates += tried
+        best.append((_calibrated(task, centred(trained.scores.double())).log_likelihood, trained))
+    return candidates, max(best, key=lambda entry: entry[0])[1]
+
+
+def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Candidates, Trained]:
     """The candidates of the path of strengths, and the best of them."""
-    task.progress("linear learner")
+    task.progress(f"linear learner, {name}")
     fits = fit_path(design, loss, task.targets.to(design.device))
     best = max(fits, key=lambda fit: fit.held_out.log_likelihood)
-    names = {fit.strength: f"linear, strength {fit.strength:.2g}" for fit in fits}
+    names = {fit.strength: f"linear ({name}), strength {fit.strength:.2g}" for fit in fits}
     candidates = [(names[fit.strength], fit.held_out) for fit in fits]
     trained = Trained(names[best.strength], partial(refit, design, loss, best), best.scores.cpu(), best.held_out)
     return candidates, trained
@@ -291,7 +313,7 @@ def _method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Candida
     method = registered_method(name, **settings)
     if method.activation == "softmax":
         design = Design(task.features, task.rows, task.fold, task.device)
-        candidates, best = _linear(task, design, SoftmaxLoss(task.targets.to(design.device)))
+        candidates, best = _linear(task, design, SoftmaxLoss(task.targets.to(design.device)), name)
         return candidates, [best], True
     method = prepared(method, labels, task.k, task.seed)
     if not is_pure(method, labels):
@@ -304,7 +326,7 @@ def _method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Candida
     if task.weight is not None:
         raise InputError(f"sample_weight is supported by the methods 'auto' and 'softmax', not by {name!r}")
     design = Design(task.features, task.rows, task.fold, task.device)
-    candidates, best = _linear(task, design, MethodLoss(method, labels, design.device))
+    candidates, best = _linear(task, design, MethodLoss(method, labels, design.device), name)
     return candidates, [best], False
 
 
@@ -314,8 +336,7 @@ def _finish(task: Task, candidates: Candidates, trained: Sequence[Trained], comp
     weights = choose_weights(tables, task.targets) if len(trained) > 1 else [1.0]
     used = [(each, table, weight) for each, table, weight in zip(trained, tables, weights, strict=True) if weight > 0]
     evidence = torch.stack([weight * table for _, table, weight in used]).sum(0)
-    known, at_least_one = task.labels.dense(task.rows), not task.labels.is_full
-    calibration = calibrate(expit(evidence.numpy()), known, k=task.k, at_least_one=at_least_one)
+    calibration = _calibrated(task, evidence)
     task.progress("final model")
     model = FeatureModel(
         [each.learner() for each, _, _ in used],
@@ -324,7 +345,7 @@ def _finish(task: Task, candidates: Candidates, trained: Sequence[Trained], comp
         offsets=calibration.offsets,
         dim=task.features.dim,
         centred=compares_classes,
-        at_least_one=at_least_one,
+        at_least_one=calibration.at_least_one,
     )
     chosen = {each.name: weight for each, _, weight in used}
     tried = [
@@ -332,6 +353,12 @@ def _finish(task: Task, candidates: Candidates, trained: Sequence[Trained], comp
         for name, each in candidates
     ]
     return FeatureFit(model, _held_out(task, model, evidence), tuple(tried), calibration.log_likelihood)
+
+
+def _calibrated(task: Task, evidence: Tensor) -> Calibration:
+    """The annotator's likelihood of the observed labels, given held-out evidence (n, L)."""
+    known = task.labels.dense(task.rows)
+    return calibrate(expit(evidence.numpy()), known, k=task.k, at_least_one=not task.labels.is_full)
 
 
 def _held_out(task: Task, model: FeatureModel, evidence: Tensor) -> Float32:
