@@ -1,10 +1,16 @@
 """Configuration of the documentation. `make docs` builds it, offline, with warnings as errors."""
 
+import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
+
+# Tutorials call `spml` and import shapes.py.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE / "tutorials"), os.environ.get("PYTHONPATH")]))
+os.environ["COLUMNS"] = "100"
 
 import spml  # noqa: E402
 
