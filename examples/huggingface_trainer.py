@@ -58,7 +58,7 @@ def mean_average_precision(prediction: EvalPrediction) -> dict[str, float]:
     return {"map": float(spml.metrics.mean_average_precision(prediction.predictions, prediction.label_ids))}
 
 
-def main(epochs: int = 4) -> float:
+def main(epochs: int = 12) -> float:
     """Train and return the mAP on rows with full labels."""
     torch.manual_seed(0)
     config = BertConfig(
