@@ -20,7 +20,7 @@ from spml.predict.inputs import InputBlock, Inputs, open_inputs
 from spml.predict.onnx_export import export_onnx
 from spml.predict.predictor import Predictor, open_predictor
 from spml.predict.pretrained import TrainingRecord, is_pretrained, load_pretrained, save_pretrained, training_record
-from spml.recover import Recovered
+from spml.recover import LabelledRows, Recovered
 from spml.recover import recover as recover_labels
 from spml.recover.labelled import answers_of, read_labelled
 from spml.runs.decisions import DECISIONS
@@ -280,9 +280,10 @@ class Run:
         self,
         *,
         rows: Literal["train", "all"] = "train",
-        labelled: FilePath | tuple[Labels, npt.ArrayLike] | None = None,
+        labelled: FilePath | LabelledRows | tuple[Labels, npt.ArrayLike] | None = None,
         k: float | None = None,
-        threshold: float | Literal["f1"] = "f1",
+        prefer: Literal["recall", "balanced", "precision"] = "balanced",
+        threshold: float | None = None,
         decisions: FilePath | None = None,
     ) -> Recovered:
         """Recover the missing labels of the training data, with a confidence for each.
@@ -292,12 +293,15 @@ class Run:
         rows : {"train", "all"}
             The training and validation rows, or also the test rows.
         labelled : path, or (Labels, row numbers), optional
-            Some rows with all their labels, which improve the calibration: a CSV with the columns name and label, or
-            labels and the rows they belong to.
+            Some rows with all their labels, which make the confidences reliable: the filled-in file of `sample`,
+            another CSV with the columns name and label, or labels and the rows they belong to.
         k : float, optional
             Average number of labels per example. Default: the value given to `train`, else an estimate.
-        threshold : float or "f1"
-            Confidence from which a label counts as present; "f1" chooses the value with the best expected F1 per class.
+        prefer : {"balanced", "recall", "precision"}
+            "balanced": labels that are more likely present than not, in a cautious reading; "precision": fewer labels,
+            of a confidence of at least 0.8; "recall": more labels, by the best expected F1.
+        threshold : float, optional
+            Confidence from which a label counts as present, instead of `prefer`.
         decisions : path, optional
             Database of answers. Default: review.db in the run folder, if it exists.
 
@@ -313,7 +317,9 @@ class Run:
         run = self._run_folder("recover")
         known = read_labelled(Path(labelled), run) if isinstance(labelled, (str, PathLike)) else labelled
         answers = answers_of(run, None if decisions is None else Path(decisions))
-        return recover_labels(run, rows=rows, labelled=known, k=k, threshold=threshold, decisions=answers)
+        return recover_labels(
+            run, rows=rows, labelled=known, k=k, prefer=prefer, threshold=threshold, decisions=answers
+        )
 
     def train_again(
         self, out: FilePath, *, decisions: FilePath | None = None, progress: bool = True, **changes: Any

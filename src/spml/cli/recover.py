@@ -1,7 +1,7 @@
 """spml recover"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,10 +19,21 @@ def command(
     ] = None,
     labelled: Annotated[
         Path | None,
-        typer.Option(help="CSV (columns name, label) listing all labels of a few examples, used for calibration."),
+        typer.Option(
+            help="CSV (columns name, label) with all labels of a few examples: fill in what `spml sample` wrote."
+        ),
     ] = None,
     k: Annotated[
         float | None, typer.Option(help="Average number of labels per example. Default: the value given to train.")
+    ] = None,
+    prefer: Annotated[
+        Literal["recall", "balanced", "precision"],
+        typer.Option(
+            help="balanced: labels more likely present than not, cautiously judged; precision: fewer; recall: more."
+        ),
+    ] = "balanced",
+    threshold: Annotated[
+        float | None, typer.Option(help="Confidence from which a label counts as present, instead of --prefer.")
     ] = None,
     decisions: Annotated[
         Path | None,
@@ -41,7 +52,9 @@ def command(
     with writing_output(out, run, force=force):
         full_labels = None if labelled is None else read_labelled(labelled, finished)
         answers = answers_of(finished, decisions)
-        recovered = recover_labels(finished, labelled=full_labels, k=k, decisions=answers)
+        recovered = recover_labels(
+            finished, labelled=full_labels, k=k, prefer=prefer, threshold=threshold, decisions=answers
+        )
         export(recovered, out, format=format, overwrite=True)
     for line in (recovered.summary(), *recovered.notes, f"Labels: {out}"):
         typer.echo(line)

@@ -1,6 +1,7 @@
 """Export a trained classifier to ONNX: from pixels or features to calibrated probabilities (extra `export`)."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 import spml
 from spml.atomic import atomic_path
+from spml.calibration.recalibration import CAUTIOUS, LEAST, Recalibration
 from spml.errors import InputError
 from spml.losses.activation import log_odds
 from spml.models.feature_classifier import FeatureClassifier
@@ -77,27 +79,42 @@ def export_onnx(predictor: Predictor, path: Path) -> None:
 def calibrated_probabilities(predictor: Predictor, inputs: Tensor) -> Float32:
     """What the exported file computes: calibrated probabilities of rows without an observed label."""
     block = InputBlock([str(row) for row in range(len(inputs))], inputs)
-    return predictor.decision.calibration.confidences(predictor.probabilities(block))
+    calibration, rule = predictor.decision
+    return calibration.confidences(predictor.probabilities(block), reading=rule.reading)
 
 
 class _CalibratedNetwork(nn.Module):
     """Network and `Calibration.confidences`, in a form that float32 computes accurately."""
 
+    slopes: Tensor
     offsets: Tensor
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
-        calibration = predictor.decision.calibration
+        calibration, rule = predictor.decision
         self.activation = predictor.activation
-        self.network, self.slope, self.at_least_one = predictor.network, calibration.slope, calibration.at_least_one
-        self.register_buffer("offsets", torch.tensor(calibration.offsets, dtype=torch.float32))
+        self.network, self.at_least_one = predictor.network, calibration.at_least_one
+        self.cautious, self.correction = rule.reading == "cautious", calibration.corrections[0]
+        self.lowest = self.cautious and not any(calibration.corrections)
+        readings = calibration.readings
+        self.register_buffer("slopes", torch.tensor([each.slope for each in readings], dtype=torch.float32))
+        self.register_buffer(
+            "offsets", torch.tensor(np.stack([each.offsets for each in readings]), dtype=torch.float32)
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         if isinstance(self.network, FeatureClassifier):  # its own `forward` depends on the number of rows
             logits = F.linear(self.network.standardise(inputs), *self.network.head())
         else:
             logits = self.network(inputs).logits
-        logits = log_odds(logits, self.activation).clamp(-_MAX_LOGIT, _MAX_LOGIT) * self.slope + self.offsets
+        logits = log_odds(logits, self.activation).clamp(-_MAX_LOGIT, _MAX_LOGIT)
+        readings = torch.stack(
+            [self._present(logits * slope + b) for slope, b in zip(self.slopes, self.offsets, strict=True)]
+        )
+        confidences = readings.amin(0) if self.lowest else readings.mean(0)
+        return confidences if self.correction is None else self._corrected(confidences, self.correction)
+
+    def _present(self, logits: Tensor) -> Tensor:
         present = torch.sigmoid(logits)
         if not self.at_least_one:
             return present
@@ -105,6 +122,18 @@ class _CalibratedNetwork(nn.Module):
         half = torch.tanh(-F.softplus(logits).sum(1, keepdim=True) / 2)
         some = -2 * half / (1 - half)
         return present / torch.where(some > 0, some, 1.0)
+
+    def _corrected(self, confidences: Tensor, correction: Recalibration) -> Tensor:
+        """As `Recalibration` computes it."""
+        (shift, stretch), covariance = correction.weights.tolist(), correction.covariance.tolist()
+        p = confidences.clamp(LEAST, 1 - 1e-7)
+        x = torch.log(p) - torch.log1p(-p)
+        mean = shift + stretch * x
+        variance = covariance[0][0] + 2 * covariance[0][1] * x + covariance[1][1] * x * x
+        shrunk = mean / torch.sqrt(1 + math.pi * variance / 8)
+        low = torch.minimum(mean - CAUTIOUS * torch.sqrt(variance), shrunk)
+        corrected = torch.sigmoid(low if self.cautious else shrunk)
+        return torch.where(confidences < LEAST, corrected * confidences / LEAST, corrected)
 
 
 def _example(predictor: Predictor) -> tuple[str, Tensor]:
@@ -119,7 +148,7 @@ def _example(predictor: Predictor) -> tuple[str, Tensor]:
 
 
 def _metadata(predictor: Predictor) -> dict[str, str]:
-    thresholds = [float(value) if np.isfinite(value) else None for value in predictor.decision.thresholds]
+    thresholds = [float(value) if np.isfinite(value) else None for value in predictor.decision.rule.thresholds]
     return {
         "classes": json.dumps(predictor.classes),
         "thresholds": json.dumps(thresholds),

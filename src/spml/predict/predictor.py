@@ -22,6 +22,7 @@ from spml.models import Classifier
 from spml.models.feature_classifier import FeatureClassifier
 from spml.predict.inputs import InputBlock, InputSpec, open_files
 from spml.predict.writers import FORMATS, open_writer
+from spml.recover import Rule
 from spml.recover import recover as recover_labels
 from spml.runs.files import read_record
 from spml.runs.folder import PREDICTIONS, best_network, check_files, check_output_path, open_run, read_run_record
@@ -30,14 +31,13 @@ from spml.training.device import choose_device, keep_freed_memory
 from spml.training.progress import bars
 
 Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 
 class Decision(NamedTuple):
-    """How probabilities become labels: a calibration, and the confidence from which each class counts as present."""
+    """How probabilities become labels: a calibration, and which confidences count as present."""
 
     calibration: Calibration
-    thresholds: Float64
+    rule: Rule
 
 
 class Predictor:
@@ -134,7 +134,7 @@ def open_predictor(run: Path, device: str = "auto") -> Predictor:
 
     def decide() -> Decision:
         recovered = recover_labels(open_run(run))
-        return Decision(recovered.calibration, recovered.thresholds)
+        return Decision(recovered.calibration, recovered.rule)
 
     network, policy = best_network(run), options.get("policy", "squash")
     if network.num_classes != len(record["classes"]) or policy not in ("squash", "crop"):
@@ -211,7 +211,7 @@ class Labeller:
 
     Without `recover`, lists the labels whose probability is at least `threshold`, and the `top` most probable ones.
     With `recover`, probabilities become confidences by the run's calibration, given a row's observed label if there is
-    one, and every label is listed whose confidence reaches the threshold of its class.
+    one, and every label is listed that the run's rule counts as present.
     """
 
     def __init__(self, predictor: Predictor, *, threshold: float = 0.5, top: int = 1, recover: bool = False) -> None:
@@ -237,13 +237,13 @@ class Labeller:
             label = order[row, place]
             values: list[Any] = [probability[row, label]]
         else:
-            calibration, thresholds = self.decision
+            calibration, rule = self.decision
             observed = self._observed(block.observed, len(probability))
-            confidence = calibration.confidences(probability, observed)
-            row, label = np.nonzero((observed > 0) | (confidence >= thresholds))
+            confidence = calibration.confidences(probability, observed, reading=rule.reading)
+            row, label = np.nonzero(rule.present(confidence, observed))
             order = np.lexsort((-confidence[row, label], observed[row, label] <= 0, row))
             row, label = row[order], label[order]
-            numbers = (confidence[row, label], probability[row, label], thresholds[label])
+            numbers = (confidence[row, label], probability[row, label], rule.thresholds[label])
             values = [observed[row, label] > 0, *numbers]
         texts = [
             pa.array(block.names, pa.string()).take(row),

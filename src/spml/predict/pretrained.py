@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 
 import spml
 from spml.atomic import atomic_path
-from spml.calibration import Calibration
+from spml.calibration import Calibration, Presence, Recalibration
 from spml.errors import InputError
 from spml.labels import KEstimate
 from spml.metrics import mean_average_precision
 from spml.predict.predictor import Decision, Predictor
+from spml.recover import Rule
 from spml.runs.files import copy_tensors, read_json, write_text
 from spml.runs.folder import RunFolder, stored_network
 from spml.runs.schema import Names, damaged
@@ -45,10 +46,12 @@ class TrainingRecord:
 
 
 class DecisionRecord(TypedDict):
-    """Calibration and thresholds, as stored in config.json; None stands for an infinite threshold."""
+    """Calibration and rule, as stored in config.json; None stands for an infinite threshold."""
 
     calibration: dict[str, Any]
+    reading: Literal["balanced", "cautious"]
     thresholds: list[float | None]
+    most: int | None
 
 
 class PretrainedConfig(TypedDict):
@@ -148,28 +151,47 @@ def _test_map(run: RunFolder) -> float | None:
 
 def _decision_record(predictor: Predictor) -> dict[str, Any] | None:
     try:
-        calibration, thresholds = predictor.decision
+        calibration, rule = predictor.decision
     except InputError:  # a run without labelled rows cannot be calibrated, but predicts
         return None
-    numbers = asdict(calibration)
-    numbers |= {name: numbers[name].tolist() for name in ("offsets", "frequencies")}
-    return {
-        "calibration": numbers,
-        "thresholds": [value if np.isfinite(value) else None for value in thresholds.tolist()],
-    }
+    thresholds = [value if np.isfinite(value) else None for value in rule.thresholds.tolist()]
+    record = {"reading": rule.reading, "thresholds": thresholds, "most": rule.most}
+    return record | {"calibration": _as_lists(asdict(calibration))}
+
+
+def _as_lists(value: Any) -> Any:
+    """A nested record with lists instead of arrays and tuples."""
+    if isinstance(value, dict):
+        return {name: _as_lists(inner) for name, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_as_lists(inner) for inner in value]
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _read_decision(path: Path, record: DecisionRecord, classes: int) -> Decision:
     try:
         numbers = dict(record["calibration"], k=KEstimate(**record["calibration"]["k"]))
         numbers |= {name: np.array(numbers[name], np.float64) for name in ("offsets", "frequencies")}
+        numbers["readings"] = tuple(
+            Presence(float(each["slope"]), np.array(each["offsets"], np.float64)) for each in numbers["readings"]
+        )
+        numbers["corrections"] = tuple(
+            None
+            if each is None
+            else Recalibration(np.array(each["weights"], np.float64), np.array(each["covariance"], np.float64))
+            for each in numbers["corrections"]
+        )
         calibration = Calibration(**numbers)
     except (TypeError, KeyError, ValueError) as error:
         raise damaged(path, f"the calibration: {error}") from None
     thresholds = np.array([np.inf if value is None else value for value in record["thresholds"]], np.float64)
-    if {len(thresholds), *(numbers[name].size for name in ("offsets", "frequencies"))} != {classes}:
+    sizes = {len(thresholds), len(calibration.frequencies), *(each.offsets.size for each in calibration.readings)}
+    corrections = [each for each in calibration.corrections if each is not None]
+    if sizes != {classes} or calibration.offsets.size != classes or len(calibration.corrections) != 2:
         raise damaged(path, f"the calibration does not fit {classes} classes")
-    return Decision(calibration, thresholds)
+    if any(each.weights.shape != (2,) or each.covariance.shape != (2, 2) for each in corrections):
+        raise damaged(path, "the calibration: a correction has two weights and their covariance")
+    return Decision(calibration, Rule(record["reading"], thresholds, record["most"]))
 
 
 def _model_card(config: dict[str, Any], training: TrainingRecord) -> str:

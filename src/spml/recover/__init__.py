@@ -1,6 +1,8 @@
-"""Recover missing labels with calibrated confidences; fully labelled rows are not needed."""
+"""Recover missing labels with calibrated confidences; fully labelled rows are not needed, but twenty help a lot."""
 
 from spml.recover.exports import export, label_studio_config
+from spml.recover.labelled import LabelledRows
 from spml.recover.labels import Recovered, recover
+from spml.recover.rule import Rule
 
-__all__ = ["Recovered", "export", "label_studio_config", "recover"]
+__all__ = ["LabelledRows", "Recovered", "Rule", "export", "label_studio_config", "recover"]

@@ -1,6 +1,7 @@
 """What people know about the rows of a run: tables with all labels of a few rows, and databases of answers."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +13,23 @@ from spml.runs.decisions import DECISIONS, Subject, read_decisions
 from spml.runs.folder import RunFolder
 
 
-def read_labelled(path: Path, run: RunFolder) -> tuple[Labels, npt.NDArray[np.int64]]:
-    """Read the labels of some rows, and their row numbers, from a CSV file with the columns name and label.
+class LabelledRows(NamedTuple):
+    """All labels of some rows of a run."""
 
-    The file has one line per label; a row without labels has one line with an empty label. Labels that are not listed
-    are absent.
+    labels: Labels
+    rows: npt.ArrayLike
+    """Their row numbers."""
+    weights: npt.ArrayLike | None = None
+    """1 / the probability with which each row was drawn; None if all are equal."""
+
+
+def read_labelled(path: Path, run: RunFolder) -> LabelledRows:
+    """Read the labels of some rows from a CSV file with the columns name and label, and optionally weight.
+
+    The file has one line per label; a row without labels has one line with an empty label. A cell may also list several
+    labels, separated by "|". Labels that are not listed are absent.
     """
-    table = read_table(path, texts=("name", "label"))
+    table = read_table(path, texts=("name", "label", "weight"))
     for column in ("name", "label"):
         if column not in table.column_names:
             raise InputError(
@@ -27,14 +38,19 @@ def read_labelled(path: Path, run: RunFolder) -> tuple[Labels, npt.NDArray[np.in
     row_of = {name: row for row, name in enumerate(run.names)}
     lists: dict[str, list[str]] = {}
     lines: dict[str, int] = {}
-    pairs = zip(table["name"].to_pylist(), table["label"].to_pylist(), strict=True)
-    for line, (name, label) in enumerate(pairs, start=2):
+    weights: dict[str, float] = {}
+    weighted = table["weight"].to_pylist() if "weight" in table.column_names else [None] * len(table)
+    columns = zip(table["name"].to_pylist(), table["label"].to_pylist(), weighted, strict=True)
+    for line, (name, cell, weight) in enumerate(columns, start=2):
         if name not in row_of:
             raise InputError(f"{path}, line {line}: the run has no row named {name!r}")
-        if label and label not in run.classes:
-            raise InputError(f"{path}, line {line}: {label!r} is not one of the run's {len(run.classes)} classes")
-        lists.setdefault(name, []).extend([label] if label else [])
+        labels = _labels_of(cell, run.classes)
+        if unknown := [label for label in labels if label not in run.classes]:
+            raise InputError(f"{path}, line {line}: {unknown[0]!r} is not one of the run's {len(run.classes)} classes")
+        lists.setdefault(name, []).extend(labels)
         lines.setdefault(name, line)
+        if weight:
+            weights[name] = _weight(weight, f"{path}, line {line}")
     rows = np.array([row_of[name] for name in lists])
     for (name, listed), known in zip(lists.items(), run.labels.dense(rows) > 0, strict=True):
         if missing := [run.classes[c] for c in np.flatnonzero(known) if run.classes[c] not in listed]:
@@ -42,8 +58,30 @@ def read_labelled(path: Path, run: RunFolder) -> tuple[Labels, npt.NDArray[np.in
                 f"{path}, line {lines[name]}: {name!r} is listed without {missing[0]!r}, its observed label: "
                 "list all labels of each row"
             )
-    labels = Labels.from_lists(lists.values(), run.classes, rest="negative")
-    return labels, rows
+    if weights and (without := [name for name in lists if name not in weights]):
+        raise InputError(
+            f"{path}, line {lines[without[0]]}: {without[0]!r} has no weight, but other rows have: "
+            "keep the weights that `spml sample` wrote, or delete the column"
+        )
+    table_of_labels = Labels.from_lists(lists.values(), run.classes, rest="negative")
+    return LabelledRows(table_of_labels, rows, np.array([weights[name] for name in lists]) if weights else None)
+
+
+def _labels_of(cell: str | None, classes: tuple[str, ...]) -> list[str]:
+    """The labels in a cell: one label, or several separated by "|"."""
+    if not cell:
+        return []
+    return [cell] if cell in classes else [part.strip() for part in cell.split("|") if part.strip()]
+
+
+def _weight(text: str, place: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = float("nan")
+    if not 0 < weight < float("inf"):
+        raise InputError(f"{place}: the weight {text!r} is not a number above 0; keep what `spml sample` wrote")
+    return weight
 
 
 def answers_of(run: RunFolder, path: Path | None = None) -> Labels | None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spml.calibration import Bool, Calibration, Float32, Float64, Int8, Int64, best_threshold, calibrate
+from spml.calibration import Bool, Calibration, Float32, Float64, Int8, Int64, Reading, calibrate
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.labels.entries import row_blocks
 from spml.labels.inputs import row_indices
+from spml.recover.labelled import LabelledRows
+from spml.recover.rule import Expectation, Prefer, Rule, check_choice, choose_rule, reading_of
 
 if TYPE_CHECKING:
     from spml.runs.folder import RunFolder
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 PROVENANCE = ("recovered", "given", "confirmed")
 """Where a label comes from: the model, the data, or a person's answer."""
 
-_UNSURE = 2.0  # warn if the interval of the number of missing labels per row is wider than this ratio
+_UNSURE = 2.0  # the interval of the number of missing labels per row is wide beyond this ratio
+_ENOUGH = 20  # fully labelled rows, from which on the calibration has been checked
 
 
 class LabelTable(NamedTuple):
@@ -63,9 +66,10 @@ class Recovered:
     probabilities : array of shape (N, L)
         Predictions of the network; NaN for rows without predictions.
     confidences : array of shape (N, L)
-        P(present | image, observed labels of the row); NaN where `probabilities` are.
-    thresholds : array of shape (L,)
-        An unknown label counts as present from this confidence on.
+        P(present | image, observed labels of the row) in the reading of the rule, by default the cautious one; NaN
+        where `probabilities` are.
+    rule : Rule
+        From which confidence on an unknown label counts as present.
     calibration : Calibration
     calibrated_on : str
         A sentence that describes the rows used for calibration and the estimated number of labels per row.
@@ -82,7 +86,7 @@ class Recovered:
     known: Int8
     probabilities: Float32
     confidences: Float32
-    thresholds: Float64
+    rule: Rule
     calibration: Calibration
     calibrated_on: str
     notes: tuple[str, ...]
@@ -91,6 +95,11 @@ class Recovered:
     def __repr__(self) -> str:
         return f"Recovered({self.run!r}: {len(self.rows)} rows, {len(self.classes)} classes)"
 
+    @property
+    def thresholds(self) -> Float64:
+        """The confidence from which on a label of each class counts as present, (L,)."""
+        return self.rule.thresholds
+
     def confidence(self, rows: Any) -> Float32:
         """Confidences (R, L) of some rows."""
         return self.confidences[row_indices(rows, len(self.names))]
@@ -98,9 +107,7 @@ class Recovered:
     def present(self, rows: Any) -> Bool:
         """Whether each label of some rows is observed or recovered, (R, L)."""
         index = row_indices(rows, len(self.names))
-        known = self.known[index]
-        present: Bool = (known > 0) | ((known == 0) & (self.confidences[index] >= self.thresholds))
-        return present
+        return self.rule.present(self.confidences[index], self.known[index])
 
     @cached_property
     def entries(self) -> LabelTable:
@@ -141,27 +148,55 @@ class Recovered:
                 rank[chosen] = place_of[place[chosen]]
         return rank
 
-    def summary(self) -> str:
-        """What was recovered, and how the confidences were calibrated."""
-        found = int((~self.entries.observed).sum())
-        return (
-            f"Recovered {found:,} missing labels in {len(self.rows):,} rows, in addition to "
-            f"{len(self.entries.row) - found:,} known labels. {self.calibrated_on}"
+    @cached_property
+    def expected(self) -> Expectation:
+        """Expected precision and recall of the recovered labels: the cautious and the balanced reading of each."""
+        found = self.entries.row[~self.entries.observed]
+        kinds: dict[Reading, float] = {"cautious": 0.0, "balanced": 0.0}
+        rows = np.unique(found)
+        for part in row_blocks(len(rows), len(self.classes)):
+            some, known = rows[part], self.known[rows[part]]
+            taken = self.present(some) & (known == 0)
+            for reading in kinds:
+                values = self.calibration.confidences(self.probabilities[some], known, reading=reading)
+                kinds[reading] += float(values[taken].sum(dtype=np.float64))
+        low, high = (kinds[reading] / max(len(found), 1) for reading in ("cautious", "balanced"))
+        observed = int((self.known[self.rows] > 0).sum())
+        k = self.calibration.k
+        fewest, most = (max(value * len(self.rows) - observed, 0.0) for value in (k.low, k.high))
+        recall = tuple(
+            min(share * len(found) / missing, 1.0) if missing > 0 else 1.0
+            for share, missing in ((low, most), (high, fewest))
         )
+        return Expectation((low, high), (min(recall), max(recall)))
+
+    def summary(self) -> str:
+        """What was recovered, what to expect of it, and how the confidences were calibrated."""
+        found = int((~self.entries.observed).sum())
+        text = (
+            f"Recovered {found:,} missing labels in {len(self.rows):,} rows, in addition to "
+            f"{len(self.entries.row) - found:,} known labels. "
+        )
+        if found:
+            precision, recall = (f"{100 * low:.0f} to {100 * high:.0f}%" for low, high in self.expected)
+            text += f"Expected: {precision} of them are correct, and {recall} of the missing labels are found. "
+        return text + self.calibrated_on
 
 
 def recover(
     run: RunFolder,
     *,
     rows: Literal["train", "all"] = "train",
-    labelled: tuple[Labels, npt.ArrayLike] | None = None,
+    labelled: LabelledRows | tuple[Labels, npt.ArrayLike] | None = None,
     k: float | None = None,
-    threshold: float | Literal["f1"] = "f1",
+    prefer: Prefer = "balanced",
+    threshold: float | None = None,
     decisions: Labels | None = None,
 ) -> Recovered:
     """Recover the missing labels of a run's rows, each with a calibrated confidence.
 
-    The network is calibrated on held-out rows with a single observed label; fully labelled rows are not needed.
+    The network is calibrated on held-out rows with a single observed label. Fully labelled rows are not needed, but
+    single labels leave much open: twenty fully labelled rows, see `sample_rows`, make the confidences reliable.
 
     Parameters
     ----------
@@ -169,13 +204,17 @@ def recover(
         A finished run, from `open_run`.
     rows : {"train", "all"}
         "train": training and validation rows; "all": the test rows, too.
-    labelled : tuple of (Labels, row numbers), optional
-        All labels of a few rows. They count as known, and are used for calibration.
+    labelled : LabelledRows or tuple of (Labels, row numbers), optional
+        All labels of a few rows. They count as known, and are used for calibration. Rows that were not drawn at random
+        with equal probability need weights.
     k : float, optional
         Average number of labels per row. Default: the value given to training, if any.
-    threshold : float or "f1"
-        Confidence from which a label counts as present. "f1" chooses the threshold with the best expected F1 for
-        each class.
+    prefer : {"balanced", "recall", "precision"}
+        "balanced": labels that are more likely present than not, in the cautious reading; "precision": those of a
+        cautious confidence of at least 0.8. No row gets more labels than the upper end of the interval of k. "recall":
+        for each class the threshold with the best expected F1, in the balanced reading.
+    threshold : float, optional
+        Cautious confidence from which a label counts as present, instead of `prefer`.
     decisions : Labels, optional
         Answers of people about all rows of the run, in addition to those it was trained with. Like given labels, they
         are never changed.
@@ -189,21 +228,21 @@ def recover(
     InputError
         If an argument is invalid, or there are no predictions or no labels to calibrate on.
     """
-    _check_arguments(rows, threshold)
+    if rows not in ("train", "all"):
+        raise InputError(f"rows is {rows!r}: it must be 'train' or 'all'")
+    check_choice(prefer, threshold)
     decided = _decided(run, decisions)
     known = run.labels.dense() if decided is None else run.given_labels.updated(decided).dense()
-    extra = np.zeros(0, np.int64) if labelled is None else _add_labelled(run, known, *labelled)
+    before = known.copy() if labelled is not None else known
+    checked = None if labelled is None else LabelledRows(*labelled)
+    extra = np.zeros(0, np.int64) if checked is None else _add_labelled(run, known, checked)
     predicted = ~_rows_with(np.isnan, run.probabilities)
     chosen, notes = _requested_rows(run, rows, predicted)
     if k is None:
         k = run.record.get("k")
     calibration_rows, kind = _calibration_rows(run, known, predicted, extra)
-    calibration = _calibrate(run, *_to_calibrate(run, known, calibration_rows, decided), k)
-    confidences = _confidences(run, known, predicted, calibration)
-    if threshold == "f1":
-        thresholds = np.array([best_threshold(confidences[chosen, c]) for c in range(len(run.classes))])
-    else:
-        thresholds = np.full(len(run.classes), float(threshold))
+    calibration = _calibrate(run, *_to_calibrate(run, known, calibration_rows, decided), k, before, checked)
+    confidences = _confidences(run, known, predicted, calibration, reading_of(prefer, threshold))
     return Recovered(
         run=run.name,
         names=run.names,
@@ -212,10 +251,10 @@ def recover(
         known=known,
         probabilities=run.probabilities,
         confidences=confidences,
-        thresholds=thresholds,
+        rule=choose_rule(calibration, confidences, chosen, prefer, threshold),
         calibration=calibration,
         calibrated_on=_describe_calibration(calibration, kind, k),
-        notes=(*notes, *_warnings(calibration, kind)),
+        notes=(*notes, *_warnings(calibration, kind, k)),
         decided=None if decided is None else decided.dense(),
     )
 
@@ -240,13 +279,6 @@ def _to_calibrate(run: RunFolder, known: Int8, rows: Int64, decided: Labels | No
     full = (known != 0).all(axis=1)
     corrected = (given * known < 0).any(axis=1) & ~full
     return np.where(full[:, None], known, given), rows[~corrected[rows]]
-
-
-def _check_arguments(rows: str, threshold: float | str) -> None:
-    if rows not in ("train", "all"):
-        raise InputError(f"rows is {rows!r}: it must be 'train' or 'all'")
-    if threshold != "f1" and not (isinstance(threshold, (int, float)) and 0 < threshold <= 1):
-        raise InputError(f"threshold is {threshold!r}: it must be 'f1' or a number above 0 and at most 1")
 
 
 def _requested_rows(run: RunFolder, rows: str, predicted: Bool) -> tuple[Int64, list[str]]:
@@ -276,18 +308,32 @@ def _calibration_rows(run: RunFolder, known: Int8, predicted: Bool, extra: Int64
     return rows, kind
 
 
-def _calibrate(run: RunFolder, known: Int8, rows: Int64, k: float | None) -> Calibration:
+def _calibrate(
+    run: RunFolder, known: Int8, rows: Int64, k: float | None, before: Int8, labelled: LabelledRows | None
+) -> Calibration:
     has_label = _rows_with(lambda part: part > 0, known)
     at_least_one = all(bool(has_label[part].all()) for part in (run.train, run.validation, rows))
-    return calibrate(run.probabilities[rows], known[rows], k=k, at_least_one=at_least_one)
+    weights = None
+    if labelled is not None and labelled.weights is not None:
+        weights = np.full(len(known), float(np.mean(np.asarray(labelled.weights, np.float64))))
+        weights[row_indices(labelled.rows, len(known))] = labelled.weights
+        weights = weights[rows]
+    return calibrate(
+        run.probabilities[rows],
+        known[rows],
+        k=k,
+        at_least_one=at_least_one,
+        observed=before[rows],
+        weights=weights,
+    )
 
 
-def _confidences(run: RunFolder, known: Int8, predicted: Bool, calibration: Calibration) -> Float32:
+def _confidences(run: RunFolder, known: Int8, predicted: Bool, calibration: Calibration, reading: Reading) -> Float32:
     confidences = np.full(run.probabilities.shape, np.nan, np.float32)
     for part in row_blocks(len(confidences), len(run.classes)):
         rows = part.start + np.flatnonzero(predicted[part])
         if len(rows):
-            confidences[rows] = calibration.confidences(run.probabilities[rows], known[rows])
+            confidences[rows] = calibration.confidences(run.probabilities[rows], known[rows], reading=reading)
     return confidences
 
 
@@ -306,9 +352,9 @@ def _rows_with(wanted: Callable[[Any], Any], table: npt.NDArray[Any]) -> Bool:
     return np.concatenate([wanted(table[part]).any(axis=1) for part in row_blocks(len(table), table.shape[1])])
 
 
-def _add_labelled(run: RunFolder, known: Int8, labels: Labels, rows: npt.ArrayLike) -> Int64:
+def _add_labelled(run: RunFolder, known: Int8, labelled: LabelledRows) -> Int64:
     """Add the labels of some rows to `known`; returns the row numbers."""
-    index = row_indices(rows, len(known))
+    labels, index = labelled.labels, row_indices(labelled.rows, len(known))
     if labels.classes != run.classes:
         raise InputError(
             f"the labelled rows have the classes {', '.join(labels.classes)}, but the run {run.name} has "
@@ -328,16 +374,28 @@ def _add_labelled(run: RunFolder, known: Int8, labels: Labels, rows: npt.ArrayLi
     return index
 
 
-def _warnings(calibration: Calibration, kind: str) -> Iterator[str]:
-    """Warnings about training rows in the calibration, and about an uncertain number of labels per row."""
+def _warnings(calibration: Calibration, kind: str, given_k: float | None) -> Iterator[str]:
+    """Warnings about training rows in the calibration, and about what single labels leave open."""
     if kind == "training":
         yield (
             "Calibrated on training rows because no validation row has a label. The network has memorised their "
             "labels, so the confidences are too high."
         )
+    if calibration.full_rows >= _ENOUGH or given_k is not None:
+        return
     k, least = calibration.k, 1.0 if calibration.at_least_one else 0.0
-    if k.high - least > _UNSURE * (k.low - least) and k.high - k.low >= 0.1:
-        yield (
-            f"The average number of labels per row is uncertain ({k.low:.1f} to {k.high:.1f}; estimate {k.k:.1f}), "
-            "and so are the confidences. Give k (`spml recover --k`), or label some rows fully (`--labelled`)."
+    wide = k.high - least > _UNSURE * (k.low - least) and k.high - k.low >= 0.1
+    one = least == 1.0 and k.low < 1.1
+    # The spread of the number of labels of a row is about that of a Poisson distribution of the missing ones.
+    narrow = {rows: 1.64 * np.sqrt((max(k.k - least, 0.0) + 0.25) / rows) for rows in (20, 60)}
+    yield (
+        (
+            f"These labels cannot be trusted yet: the observed labels fit {k.low:.1f} to {k.high:.1f} labels per row. "
+            if wide
+            else "No fully labelled rows confirm these confidences. "
         )
+        + ("Most rows may have just one label. " if one else "")
+        + "Single labels cannot tell whether two labels are both present or merely hard to tell apart. "
+        + "Label rows fully (`spml sample`, then `spml recover --labelled`): 20 rows give the number of labels per "
+        f"row within ±{narrow[20]:.1f}, 60 within ±{narrow[60]:.1f}."
+    )

@@ -97,7 +97,7 @@ def probe_features(
     calibrated = []
     for candidate in [*probes, mean_probe(probes)]:
         probabilities = torch.sigmoid(candidate.logits.double()).numpy()
-        calibrated.append((calibrate(probabilities, known), probabilities, candidate))
+        calibrated.append((calibrate(probabilities, known, uncertainty=False), probabilities, candidate))
     calibration, probabilities, best = max(calibrated, key=lambda entry: entry[0].log_likelihood)
     offsets = torch.from_numpy(calibration.offsets).float()
     confidences = calibration.confidences(probabilities, known)

@@ -358,7 +358,7 @@ def _finish(task: Task, candidates: Candidates, trained: Sequence[Trained], comp
 def _calibrated(task: Task, evidence: Tensor) -> Calibration:
     """The annotator's likelihood of the observed labels, given held-out evidence (n, L)."""
     known = task.labels.dense(task.rows)
-    return calibrate(expit(evidence.numpy()), known, k=task.k, at_least_one=not task.labels.is_full)
+    return calibrate(expit(evidence.numpy()), known, k=task.k, at_least_one=not task.labels.is_full, uncertainty=False)
 
 
 def _held_out(task: Task, model: FeatureModel, evidence: Tensor) -> Float32:

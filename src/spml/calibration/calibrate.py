@@ -1,0 +1,255 @@
+"""Calibrated probabilities, class frequencies and k, the number of labels per row, from single positives alone.
+
+`presence` holds the model and its likelihood, `posterior` the uncertainty of k that single labels leave, and
+`recalibration` the correction by fully labelled rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from spml.calibration.arrays import Bool, Float32, Float64, Int8, Int64, checked, clipped_logits
+from spml.calibration.posterior import TRUSTED_ROWS, FullCount, KPosterior, count_full, k_posterior
+from spml.calibration.presence import Presence, PresenceFit
+from spml.calibration.recalibration import Recalibration, recalibrate
+from spml.errors import InputError
+from spml.labels import KEstimate
+from spml.labels.entries import row_blocks
+
+Reading = Literal["balanced", "cautious"]
+
+_FIT_ENTRIES = 1 << 19  # entries (rows × classes) used in a fit; more take longer and change little
+_RANGE_ENTRIES = 1 << 16  # the same for the fits of other values of k
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Maps a network's probabilities to calibrated ones.
+
+    Attributes
+    ----------
+    slope : float
+        a of the most likely model; see `spml.calibration.presence`.
+    offsets : array of shape (L,)
+        b_c of the most likely model.
+    readings : tuple of Presence
+        Equally probable readings of the predictions, from few labels per row to many.
+    corrections : tuple of Recalibration or None
+        Corrections by fully labelled rows: of rows without, and of rows with an observed label.
+    at_least_one : bool
+        Whether a row without known labels is assumed to have at least one label.
+    frequencies : array of shape (L,)
+        Estimated fraction of rows with each label.
+    k : KEstimate
+        Estimated number of labels per row with the 5th and 95th percentile; `rows` is the number of rows used.
+    full_rows : int
+        Number of those rows that were fully labelled.
+    log_likelihood : float
+        Mean log-likelihood of the observed labels. Higher is better; use it to choose epochs and settings.
+    """
+
+    slope: float
+    offsets: Float64
+    readings: tuple[Presence, ...]
+    corrections: tuple[Recalibration | None, Recalibration | None]
+    at_least_one: bool
+    frequencies: Float64
+    k: KEstimate
+    full_rows: int
+    log_likelihood: float
+
+    def confidences(
+        self, probabilities: npt.NDArray[Any], known: Int8 | None = None, *, reading: Reading = "balanced"
+    ) -> Float32:
+        """P(label present | image, known labels of the row).
+
+        A row's single positive lowers the confidence of its other labels: the more labels are present, the less likely
+        the annotator was to pick this one.
+
+        Parameters
+        ----------
+        probabilities : array of shape (N, L)
+            Predictions of the network.
+        known : array of shape (N, L), optional
+            +1, −1, or 0 for unknown. Known entries get the confidence 1 or 0.
+        reading : {"balanced", "cautious"}
+            "balanced" averages over everything that explains the labels; "cautious" is the 10th percentile.
+
+        Returns
+        -------
+        array of shape (N, L)
+        """
+        table = checked(probabilities, len(self.offsets))
+        if known is not None and known.shape != table.shape:
+            raise InputError(f"known has the shape {known.shape}, probabilities {table.shape}: they must be the same")
+        out = np.empty(table.shape, np.float32)
+        for rows in row_blocks(*table.shape):
+            block = np.zeros(table[rows].shape, np.int8) if known is None else known[rows]
+            out[rows] = self._confidences(clipped_logits(table[rows]), block, reading)
+        return out
+
+    def _confidences(self, logits: Float64, known: Int8, reading: Reading) -> Float64:
+        cautious = reading == "cautious"
+        corrected = any(self.corrections)
+        out = np.zeros(logits.shape) if corrected or not cautious else np.ones(logits.shape)
+        for presence in self.readings:
+            values = presence.confidences(logits, known, self.at_least_one)
+            out = out + values / len(self.readings) if corrected or not cautious else np.minimum(out, values)
+        observed = (known > 0).any(axis=1)
+        for rows, correction in zip((~observed, observed), self.corrections, strict=True):
+            if correction is not None and rows.any():
+                out[rows] = correction.cautious(out[rows]) if cautious else correction.balanced(out[rows])
+        out[known > 0], out[known < 0] = 1.0, 0.0
+        return out
+
+
+def calibrate(
+    probabilities: npt.NDArray[Any],
+    known: Int8,
+    *,
+    k: float | None = None,
+    at_least_one: bool | None = None,
+    observed: Int8 | None = None,
+    weights: Float64 | None = None,
+    uncertainty: bool = True,
+) -> Calibration:
+    """Fit a calibration to held-out rows.
+
+    Rows with a known positive and fully labelled rows are used, others are ignored.
+
+    Parameters
+    ----------
+    probabilities : array of shape (N, L)
+        Predictions of the network.
+    known : array of shape (N, L)
+        +1, −1, or 0 for unknown.
+    k : float, optional
+        Average number of labels per row, if known.
+    at_least_one : bool, optional
+        Whether a row without known labels has at least one label. Default: whether every row given here has one.
+    observed : array of shape (N, L), optional
+        What was known of each row before rows were labelled fully. With it, fully labelled rows also correct the
+        confidences of rows with an observed label.
+    weights : array of shape (N,), optional
+        1 / the probability with which each fully labelled row was sampled, up to a factor. Default: all equal.
+    uncertainty : bool
+        Whether to consider other values of k than the most likely one. Without it, all readings are the same.
+
+    Returns
+    -------
+    Calibration
+
+    Raises
+    ------
+    InputError
+        If shapes or values are invalid, or no row has a known label.
+
+    Examples
+    --------
+    >>> probabilities = np.array([[0.9, 0.2], [0.8, 0.7], [0.1, 0.9]])
+    >>> known = np.array([[1, 0], [1, 0], [0, 1]], np.int8)
+    >>> calibration = calibrate(probabilities, known)
+    >>> calibration.confidences(probabilities, known).shape
+    (3, 2)
+    """
+    table = checked(probabilities, known.shape[1] if known.ndim == 2 else -1)
+    if known.shape != table.shape:
+        raise InputError(f"known has the shape {known.shape}, probabilities {table.shape}: they must be the same")
+    rows, classes = table.shape
+    if k is not None and not 0 < k <= classes:
+        raise InputError(f"k must be above 0 and at most {classes}, the number of classes, not {k}")
+    positives = (known > 0).sum(axis=1)
+    full = (known != 0).all(axis=1)
+    if at_least_one is None:
+        at_least_one = bool((positives > 0).all())
+    use = np.flatnonzero((full & ~np.full(rows, at_least_one)) | (positives > 0))
+    if not (positives[use] > 0).any():
+        raise InputError(f"none of the {rows} rows for calibration has a known label")
+
+    fit, use = _fit(table, known, full, use, at_least_one, _FIT_ENTRIES)
+    theta = fit.maximise(fit.start(), k)
+    posterior = KPosterior((fit.presence(theta),), 0.0, 0.0)
+    if uncertainty and k is None:
+        smaller, _ = _fit(table, known, full, use, at_least_one, _RANGE_ENTRIES)
+        posterior = k_posterior(smaller, theta - _recentred(theta, fit, smaller), _counted(known, full, use, weights))
+    presence = fit.presence(theta)
+    nothing = KEstimate(0, 0, 0, 0)
+    calibration = Calibration(
+        presence.slope,
+        presence.offsets,
+        posterior.readings,
+        (None, None),
+        at_least_one,
+        np.zeros(classes),
+        nothing,
+        int(full[use].sum()),
+        float(fit.row_likelihoods(theta).mean()),
+    )
+    if uncertainty and calibration.full_rows:
+        calibration = replace(calibration, corrections=_corrections(calibration, table, known, full, observed))
+    frequencies = _frequencies(calibration, table, known)
+    mean = float(frequencies.sum())
+    low, high = (min(posterior.low, mean), max(posterior.high, mean)) if len(posterior.readings) > 1 else (mean, mean)
+    return replace(calibration, frequencies=frequencies, k=KEstimate(mean, low, high, len(use)))
+
+
+def _fit(
+    table: npt.NDArray[Any], known: Int8, full: Bool, use: Int64, at_least_one: bool, entries: int
+) -> tuple[PresenceFit, Int64]:
+    """The likelihood of some of the rows: all fully labelled ones, and evenly spaced others."""
+    most = max(1, entries // table.shape[1])
+    if len(use) > most:  # evenly spaced, so that data sorted by class keep their proportions
+        singles = use[~full[use]]
+        few = np.linspace(0, len(singles) - 1, min(most, len(singles))).astype(np.int64)
+        kept_full = use[full[use]]
+        kept_full = kept_full[np.linspace(0, len(kept_full) - 1, min(most, len(kept_full))).astype(np.int64)]
+        use = np.sort(np.concatenate([singles[few], kept_full]))
+    singles_per_full = np.count_nonzero(~full[use]) / TRUSTED_ROWS
+    fit = PresenceFit(clipped_logits(table[use]), known[use], at_least_one, max(1.0, singles_per_full))
+    return fit, use
+
+
+def _recentred(theta: Float64, fit: PresenceFit, other: PresenceFit) -> Float64:
+    """The change of theta that makes it mean the same for logits with another centre."""
+    change = np.zeros_like(theta)
+    change[1] = np.exp(theta[0]) * (fit.centre - other.centre)
+    return change
+
+
+def _counted(known: Int8, full: Bool, use: Int64, weights: Float64 | None) -> FullCount | None:
+    rows = use[full[use]]
+    if not len(rows):
+        return None
+    return count_full(
+        (known[rows] > 0).sum(axis=1).astype(np.float64), np.ones(len(rows)) if weights is None else weights[rows]
+    )
+
+
+def _corrections(
+    calibration: Calibration, table: npt.NDArray[Any], known: Int8, full: Bool, observed: Int8 | None
+) -> tuple[Recalibration | None, Recalibration | None]:
+    """Corrections of rows without, and of rows with an observed label, by the fully labelled ones."""
+    rows = np.flatnonzero(full)
+    corrections: list[Recalibration | None] = []
+    for before in (np.zeros_like(known[rows]), None if observed is None else observed[rows]):
+        if before is None:
+            corrections.append(None)
+            continue
+        given = np.asarray((before > 0).any(axis=1))
+        rows_of, labels = np.nonzero((before == 0) & (given[:, None] | ~given.any()))
+        confidences = calibration.confidences(table[rows], before)
+        corrections.append(recalibrate(confidences[rows_of, labels], known[rows[rows_of], labels] > 0, rows_of))
+    without, with_label = corrections
+    return without, with_label
+
+
+def _frequencies(calibration: Calibration, table: npt.NDArray[Any], known: Int8) -> Float64:
+    rows, classes = table.shape
+    frequencies = np.zeros(classes)
+    for block in row_blocks(rows, classes):
+        frequencies += calibration.confidences(table[block], known[block]).sum(axis=0, dtype=np.float64)
+    return np.asarray(frequencies / rows)

@@ -1,0 +1,87 @@
+"""Correct confidences by what fully labelled rows show: logit(corrected) = shift + stretch·logit(confidence).
+
+Without evidence nothing is corrected: shift ~ N(0, 1), stretch ~ N(1, 0.3²). The uncertainty of both is kept.
+Confidences below `LEAST` are multiplied by one factor instead, so that labels that are almost certainly absent stay so.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logit
+
+from spml.calibration.arrays import Bool, Float64, Int64
+
+_MEAN = np.array([0.0, 1.0])
+_PRECISION = np.diag([1.0, 0.3**-2])
+LEAST = 0.05  # labels that are almost certainly absent would decide the fit, and nobody recovers them
+CAUTIOUS = 1.2816  # standard deviations below the mean: the 10th percentile
+
+
+@dataclass(frozen=True, eq=False)
+class Recalibration:
+    """The correction with its uncertainty.
+
+    Attributes
+    ----------
+    weights : array of shape (2,)
+        Shift and stretch.
+    covariance : array of shape (2, 2)
+    """
+
+    weights: Float64
+    covariance: Float64
+
+    def balanced(self, confidences: npt.NDArray[Any]) -> Float64:
+        """The mean of the corrected confidences."""
+        mean, variance = self._logits(confidences)
+        return self._tail(confidences, expit(mean / np.sqrt(1 + np.pi * variance / 8)))
+
+    def cautious(self, confidences: npt.NDArray[Any]) -> Float64:
+        """The 10th percentile of the corrected confidences, or their mean where that is lower."""
+        mean, variance = self._logits(confidences)
+        low = np.minimum(mean - CAUTIOUS * np.sqrt(variance), mean / np.sqrt(1 + np.pi * variance / 8))
+        return self._tail(confidences, expit(low))
+
+    def _logits(self, confidences: npt.NDArray[Any]) -> tuple[Float64, Float64]:
+        x = logit(np.clip(np.asarray(confidences, np.float64), LEAST, 1 - 1e-7))
+        (a, b), c = self.weights, self.covariance
+        return a + b * x, c[0, 0] + 2 * c[0, 1] * x + c[1, 1] * x**2
+
+    def _tail(self, confidences: npt.NDArray[Any], corrected: Float64) -> Float64:
+        """Below `LEAST`, the correction at `LEAST` times the confidence relative to it."""
+        return np.where(confidences < LEAST, corrected * confidences / LEAST, corrected)
+
+
+def recalibrate(confidences: npt.NDArray[Any], truth: Bool, rows: Int64) -> Recalibration | None:
+    """Fit the correction to labels whose presence is known; None without labels of any confidence.
+
+    Parameters
+    ----------
+    confidences : array of shape (M,)
+    truth : array of shape (M,)
+        Whether each label is present.
+    rows : array of shape (M,)
+        The row of each label. Labels of one row are not independent, which widens the uncertainty.
+    """
+    use = (confidences >= LEAST) & (confidences < 1)
+    if not use.any():
+        return None
+    inputs = np.column_stack([np.ones(int(use.sum())), logit(np.clip(confidences[use], 1e-7, 1 - 1e-7))])
+    target = truth[use].astype(np.float64)
+    weights = _MEAN.copy()
+    for _ in range(50):
+        p = expit(inputs @ weights)
+        hessian = (inputs * (p * (1 - p))[:, None]).T @ inputs + _PRECISION
+        gradient = inputs.T @ (p - target) + _PRECISION @ (weights - _MEAN)
+        step = np.linalg.solve(hessian, gradient)
+        weights = weights - step * min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-12))
+        if np.abs(step).max() < 1e-9:
+            break
+    scores = inputs * (target - expit(inputs @ weights))[:, None]
+    _, place = np.unique(rows[use], return_inverse=True)
+    by_row = np.stack([np.bincount(place, scores[:, column]) for column in range(2)], axis=1)
+    inverse = np.linalg.inv(hessian)
+    clustered = inverse @ (by_row.T @ by_row + _PRECISION) @ inverse
+    return Recalibration(weights, max(inverse, clustered, key=np.trace))
