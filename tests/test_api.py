@@ -230,15 +230,16 @@ def test_onnx_file_computes_calibrated_probabilities(tables, on_images, on_featu
             assert np.abs(result - calibrated_probabilities(run.predictor, inputs[:rows])).max() < 1e-4
         metadata = session.get_modelmeta().custom_metadata_map
         assert tuple(json.loads(metadata["classes"])) == run.classes
-        assert np.allclose(json.loads(metadata["thresholds"]), run.predictor.decision.thresholds)
+        assert np.allclose(json.loads(metadata["thresholds"]), run.predictor.decision.rule.thresholds)
         assert json.loads(metadata["image_size"]) == (16 if name == "images" else None)
         assert metadata["spml_version"] == spml.__version__
         assert sorted(path.name for path in tmp_path.iterdir() if name in path.name) == [f"{name}.onnx"]
-    thresholds = on_features.predictor.decision.thresholds
+    rule = on_features.predictor.decision.rule
     predict_files(tables / "on-features", [tables / "x.npy"], tmp_path / "all.csv", recover=True, device="cpu")
     lines = csv.read_csv(tmp_path / "all.csv").to_pylist()
     found = sorted((line["row"], str(line["label"])) for line in lines)
-    assert found == sorted((int(row), on_features.classes[c]) for row, c in np.argwhere(result >= thresholds))
+    present = rule.present(result, np.zeros(result.shape, np.int8))
+    assert found == sorted((int(row), on_features.classes[c]) for row, c in np.argwhere(present))
 
 
 def test_export_without_its_packages_is_reported(on_features, tmp_path, monkeypatch):
@@ -269,11 +270,13 @@ def test_save_pretrained_loads_without_the_training_data(tables, on_images, on_f
         assert loaded.classes == run.classes
         assert np.array_equal(loaded.predict(inputs), run.predict(inputs))
         assert np.array_equal(loaded.embed(inputs), run.embed(inputs))
-        calibration, thresholds = loaded.predictor.decision
+        calibration, rule = loaded.predictor.decision
         probabilities = run.predict(inputs)
-        expected = run.predictor.decision.calibration.confidences(probabilities)
-        assert np.array_equal(calibration.confidences(probabilities), expected)
-        assert np.array_equal(thresholds, run.predictor.decision.thresholds)
+        for reading in ("balanced", "cautious"):
+            expected = run.predictor.decision.calibration.confidences(probabilities, reading=reading)
+            assert np.array_equal(calibration.confidences(probabilities, reading=reading), expected)
+        assert np.array_equal(rule.thresholds, run.predictor.decision.rule.thresholds)
+        assert (rule.reading, rule.most) == (run.predictor.decision.rule.reading, run.predictor.decision.rule.most)
         loaded.save_pretrained(tmp_path / f"again-{name}")
         for file in folder.iterdir():
             assert (tmp_path / f"again-{name}" / file.name).read_bytes() == file.read_bytes()

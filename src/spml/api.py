@@ -381,7 +381,7 @@ class Run:
         The file is checked against onnxruntime before it is written. Its input is `images`, uint8 of shape
         (batch, 3, size, size), RGB, already resized; or `features`, float32 of shape (batch, n_features). Its output
         `probabilities` has the confidences of `spml predict --recover`. The metadata hold `classes`, `thresholds`,
-        `image_size` (as JSON) and `spml_version`.
+        `most_labels` (per row), `image_size` (as JSON) and `spml_version`.
 
         Parameters
         ----------

@@ -152,6 +152,7 @@ def _metadata(predictor: Predictor) -> dict[str, str]:
     return {
         "classes": json.dumps(predictor.classes),
         "thresholds": json.dumps(thresholds),
+        "most_labels": json.dumps(predictor.decision.rule.most),
         "image_size": json.dumps(predictor.spec.image_size),
         "spml_version": spml.__version__,
     }
