@@ -15,13 +15,13 @@ import pytest
 import torch
 from PIL import Image
 
+from spml import free_memory as free_memory_module
 from spml.data.stores import decode as decode_module
-from spml.data.stores import free_memory as free_memory_module
 from spml.data.stores import images as module
 from spml.data.stores.decode import decode
-from spml.data.stores.free_memory import free_memory
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
+from spml.free_memory import free_memory
 
 
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:

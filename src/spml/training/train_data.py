@@ -100,6 +100,8 @@ def train_data(
     dataset = _open(data, model, size, {name: value for name, value in options.items() if value is not None})
     for note in dataset.notes:
         notify(note)
+    if not len(dataset.labels.subset(dataset.train).positives()[0]):
+        raise InputError(f"{dataset.name}: no training row has a label: training needs at least one observed label")
     if decisions is not None:
         dataset = _with_decisions(dataset, Path(decisions), notify)
     images = isinstance(dataset.store, ImageStore)

@@ -102,29 +102,50 @@ def _read(root: Path, noun: str, suffixes: tuple[str, ...]) -> tuple[list[str], 
 
 
 def _list(root: Path, suffixes: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """The names of all files with these suffixes below a folder, sorted, and of all other files."""
+    """The names of all files with these suffixes below a folder, sorted, and of everything else that is no folder.
 
-    def refuse(error: OSError) -> None:
-        raise InputError(f"{error.filename}: the folder cannot be read ({error.strerror}).") from error
-
+    Links to folders are followed. A folder that several links lead to counts once per class, so that folders linked
+    crosswise end. Pipes and devices are no files.
+    """
     members: list[str] = []
     others: list[str] = []
-    for folder, folders, files in os.walk(root, onerror=refuse, followlinks=True):
-        folders[:] = sorted(name for name in folders if not hidden(name) and not _leads_back(folder, name))
-        inside = Path(folder).relative_to(root).as_posix()
-        before = "" if inside == "." else f"{inside}/"
-        for name in sorted(files):
-            wanted = os.path.splitext(name)[1].lower() in suffixes and not hidden(name)
-            (members if wanted else others).append(before + name)
-    return members, others
+    entered: defaultdict[str, set[str]] = defaultdict(set)  # real paths by class
+    waiting = [""]
+    while waiting:
+        inside = waiting.pop()
+        try:
+            entries = sorted(os.scandir(os.path.join(root, inside.rstrip("/"))), key=lambda entry: entry.name)
+        except OSError as error:
+            raise InputError(f"{error.filename}: the folder cannot be read ({error.strerror}).") from error
+        for entry in entries:
+            name = inside + entry.name
+            if entry.is_dir():
+                place, below = os.path.realpath(entry.path), entered[_class_of(name)]
+                if not hidden(entry.name) and place not in below and not _leads_back(entry, place):
+                    below.add(place)
+                    waiting.append(f"{name}/")
+                continue
+            wanted = os.path.splitext(entry.name)[1].lower() in suffixes and not hidden(entry.name)
+            is_file = entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))  # or a broken link
+            (members if wanted and is_file else others).append(name)
+    return sorted(members, key=_in_folders_first), others
 
 
-def _leads_back(folder: str, name: str) -> bool:
+def _in_folders_first(name: str) -> tuple[list[str], str]:
+    *folders, file = name.split("/")
+    return folders, file
+
+
+def _class_of(name: str) -> str:
+    """The folder of a class, with that of its split."""
+    top, _, rest = name.partition("/")
+    return f"{top}/{rest.partition('/')[0]}" if top.casefold() in SPLITS else top
+
+
+def _leads_back(entry: os.DirEntry[str], place: str) -> bool:
     """Whether this is a link to one of its parent folders."""
-    path = os.path.join(folder, name)
-    if not os.path.islink(path):
-        return False
-    return os.path.realpath(path) in {os.path.realpath(above) for above in (Path(folder), *Path(folder).parents)}
+    parents = Path(entry.path).parents
+    return entry.is_symlink() and any(place == os.path.realpath(above) for above in parents)
 
 
 def hidden(name: str) -> bool:

@@ -56,6 +56,11 @@ def _whole_numbers(path: Path, name: str, cells: list[str]) -> list[str]:
             raise InputError(
                 f"{path}: column {name!r} contains numbers such as {cell}: labels must be names or whole numbers."
             )
+        if abs(number) >= 2**53 and ("." in cell or "e" in cell.lower()):
+            raise InputError(
+                f"{path}: column {name!r} contains {cell}: numbers above 2^53 with a decimal point or exponent are not "
+                "exact, so different labels could become one; write labels as text or whole numbers."
+            )
     return [str(int(numbers[cell])) if "." in cell else cell for cell in cells]
 
 

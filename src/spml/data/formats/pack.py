@@ -29,6 +29,7 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from spml.arrays import read_npz
 from spml.atomic import atomic_path, explain_write_errors
 from spml.data.dataset import PARTS, PHOTO_SIZE, ColumnOptions, Dataset, ImageOptions, Store, Truth
 from spml.data.detect import open_data
@@ -250,14 +251,13 @@ def _read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
     path = folder / "labels.npz"
     if not path.is_file():
         raise InputError(f"{path}: no such file; a pack has its labels there.")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {_RENAMED.get(name, name): file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: this is not a .npz file of arrays ({error}).") from error
+    arrays = {_RENAMED.get(name, name): array for name, array in read_npz(path).items()}
     for name in _REQUIRED:
         if name not in arrays:
             raise InputError(f"{path}: the array {name!r} is missing; a pack has {', '.join(_REQUIRED)}.")
+    for name in ("image", "classes"):
+        if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "US":
+            raise InputError(f"{path}: {name!r} must be a list of names, not of shape {arrays[name].shape}.")
     rows, columns = len(arrays["image"]), len(arrays["classes"])
     shapes = {"image": (rows,), "classes": (columns,), "labels": (rows, columns), "observed": (rows,)}
     for name, shape in (shapes | {"largest_share": (rows, columns)}).items():

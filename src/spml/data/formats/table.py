@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Unpack
 
-import numpy as np
 import pyarrow as pa
 
+from spml.arrays import read_npy
 from spml.data.dataset import PHOTO_SIZE, TABLES, Dataset, ImageOptions, Store, read_lines
 from spml.data.formats import columns
 from spml.data.formats.embedded_images import image_sources
@@ -249,8 +249,8 @@ def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
         raise InputError(f"{path}: no such file.")
     if path.suffix.lower() != ".npy":
         raise InputError(f"{path}: labels must be a .npy file or a table ({', '.join(TABLES)}).")
+    values = read_npy(path, "a .npy file of labels")
     try:
-        values = np.load(path, allow_pickle=False)
         largest = int(values.max(initial=0)) if values.dtype.kind in "iu" else -1
         if largest > _MOST_CLASSES:
             raise InputError(f"{path}: the label {largest} is not a class number; class numbers start at 0.")

@@ -102,6 +102,8 @@ def from_voc_annotations(path: FilePath, **options: Unpack[UserOptions]) -> Data
     of: dict[Path, Path] = {}
     for annotation in annotations:
         scene = _annotation(annotation)
+        if scene.file.startswith(("/", "\\")) or ".." in Path(scene.file).parts or "\0" in scene.file:
+            raise InputError(f"{annotation}: its image {scene.file!r} must lie in {folders[0]}: give a file name.")
         image = folders[0] / scene.file
         found = image if scene.file and image.is_file() else by_stem.get(annotation.stem)
         if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Callable
 from typing import Literal, TypeVar, get_args
 
@@ -20,6 +21,7 @@ _Result = TypeVar("_Result")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff")
 """Suffixes of the files that `decode` reads (lower case)."""
+MAX_SIZE = 4096  # a batch of 16 images then takes 3 GiB
 MAX_PIXELS = 2**27
 
 # Only these: some of Pillow's other readers start programs (EPS) or fetch what a file refers to.
@@ -114,6 +116,8 @@ def _converted(
                 return convert(source.copy())  # `draft` would change the image of the caller
         else:
             file = source
+        if not isinstance(file, bytes) and not stat.S_ISREG(os.stat(file).st_mode):  # a pipe would wait for ever
+            raise UnreadableImage("this is not a regular file")
         with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=_FORMATS) as image:
             if image.width * image.height > max_pixels:
                 raise UnreadableImage(
@@ -181,7 +185,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def check_size_and_policy(size: int, policy: str) -> None:
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise InputError(f"size is {size!r}: it must be a whole number of pixels, at least 1.")
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 1 <= size <= MAX_SIZE:
+        raise InputError(f"size is {size!r}: it must be a whole number of pixels from 1 to {MAX_SIZE}.")
     if policy not in get_args(Policy):
         raise InputError(f"policy is {policy!r}: it must be one of {', '.join(map(repr, get_args(Policy)))}.")

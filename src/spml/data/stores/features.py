@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spml.data.stores.free_memory import free_device_memory
+from spml.arrays import map_npy
 from spml.data.stores.sparse_files import read_sparse
 from spml.data.stores.windows import MappedPages, windows_of
 from spml.errors import InputError
+from spml.free_memory import free_device_memory
 from spml.labels.inputs import row_indices
 
 _BLOCK = 2**22  # features that are checked or copied at a time
@@ -311,12 +312,4 @@ def first_not_finite(block: torch.Tensor) -> tuple[int, int] | None:
 
 
 def _mapped(path: str) -> npt.NDArray[Any]:
-    if not os.path.isfile(path):
-        raise InputError(f"{path}: no such file.")
-    try:
-        values = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path}: this is not a .npy file of numbers ({error}).") from error
-    if not isinstance(values, np.ndarray):
-        raise InputError(f"{path}: the file holds several arrays; save the feature matrix alone, with numpy.save.")
-    return values
+    return map_npy(Path(path))

@@ -28,10 +28,10 @@ from spml.data.stores.decode import (
     decode_whole,
     image_suffix,
 )
-from spml.data.stores.free_memory import free_device_memory, free_memory
 from spml.data.stores.image_cache import Unusable, load_or_decode
 from spml.data.stores.image_sources import ImageSources, Source
 from spml.errors import InputError
+from spml.free_memory import free_device_memory, free_memory
 from spml.labels.inputs import row_indices
 
 OnBadImage = Literal["error", "skip"]

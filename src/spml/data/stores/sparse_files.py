@@ -11,8 +11,8 @@ import numpy as np
 import numpy.lib.format
 import numpy.typing as npt
 
-from spml.data.stores.free_memory import free_memory
 from spml.errors import InputError
+from spml.free_memory import free_memory
 
 _INDEX_ARRAYS = {"csr": ("indices", "indptr"), "csc": ("indices", "indptr"), "coo": ("row", "col")}
 _ADVICE = "save the matrix with scipy.sparse.save_npz"
