@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint docs demo bench clean
+.PHONY: test lint docs wheel demo bench clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -20,6 +20,12 @@ lint: .venv/ready
 
 docs: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -j 2 -q docs docs/_build/html
+
+wheel: .venv/ready
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python .ci/check_wheel.py dist
 
 demo: .venv/ready
 	$(BIN)/spml quickstart --out demo

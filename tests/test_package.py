@@ -5,6 +5,7 @@ import os
 import pydoc
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +88,7 @@ def test_train_has_the_options_of_the_command():
 
 WITHOUT_TRAINING_PACKAGES = """
 import sys
+from pathlib import Path
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -122,3 +124,8 @@ def test_commands_without_their_packages_name_the_extra():
     assert done.returncode == 2
     assert done.stderr.startswith("spml: this command needs the package ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_citation_has_the_version_of_the_package():
+    text = (Path(__file__).resolve().parents[1] / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {spml.__version__}\n" in text
