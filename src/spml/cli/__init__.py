@@ -12,7 +12,21 @@ from typing import Annotated
 import typer
 
 from spml.boundary import run_guarded
-from spml.cli import bench, doctor, info, methods, new_method, pack, predict, quickstart, recover, report, review, train
+from spml.cli import (
+    annotate,
+    bench,
+    doctor,
+    info,
+    methods,
+    new_method,
+    pack,
+    predict,
+    quickstart,
+    recover,
+    report,
+    review,
+    train,
+)
 
 app = typer.Typer(
     name="spml",
@@ -22,7 +36,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for _module in (quickstart, train, predict, recover, review, report, info, methods, bench, pack, new_method, doctor):
+for _module in (
+    quickstart,
+    train,
+    predict,
+    recover,
+    review,
+    annotate,
+    report,
+    info,
+    methods,
+    bench,
+    pack,
+    new_method,
+    doctor,
+):
     _name = _module.__name__.rpartition(".")[2].replace("_", "-")
     app.command(_name, epilog=f"Example: {_module.EXAMPLE}")(_module.command)
 

@@ -1,0 +1,252 @@
+"""How many answers a review needs, by the order of its questions. Answers are the true labels.
+
+    python benchmarks/review_study.py --data packs/voc12 --out results/review-study.csv
+    python benchmarks/review_study.py --data scenes --out results/review-study.csv
+
+As in `spml train` on images, cross-fitted linear models give soft labels to the unknown labels; given labels and
+answers replace them, and a linear head learns the result. After every 250 answers the head is trained again, and the
+questions are ordered again. Orders: random, by confidence (highest first), and the suggested order of `spml review`.
+On the scenes, the features are those of a small network trained once from the single labels.
+
+Measured after each round: test mAP; precision and recall of the labels that were not given, as `spml recover` would
+write them, answers included; and how often the 90% intervals of the page contain the truth.
+"""
+
+import argparse
+import csv
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from record import command, commit, hardware
+from spml.calibration import best_threshold, calibrate
+from spml.data import FeatureStore, open_data
+from spml.labels import Labels
+from spml.metrics import mean_average_precision
+from spml.review.quality import Quality
+from spml.review.questions import expected_gain
+from spml.training.learners import fit_features
+
+EVERY = 250
+RENEWED = 50  # answers between two looks at the list, as on the page
+STRENGTH = 0.1  # of the head's L2 penalty, on standardised features
+Float32 = npt.NDArray[np.float32]
+Bool = npt.NDArray[np.bool_]
+
+
+SoftLabels = Callable[[npt.NDArray[np.int8]], Float32]
+
+
+class Data(NamedTuple):
+    """Standardised features, given labels and true labels of the reviewed rows; features and truth of the test rows."""
+
+    name: str
+    features: Float32
+    given: npt.NDArray[np.int8]
+    truth: Bool
+    validation: npt.NDArray[np.int64]
+    test: Float32
+    test_truth: Bool
+
+
+Order = Callable[["Round", np.random.Generator], Iterator[tuple[int, int]]]
+
+
+class Round(NamedTuple):
+    """What is known before 250 questions are asked."""
+
+    confidences: Float32
+    present: Bool
+    open: Bool
+    truth: Bool
+    quality: Quality
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="pack with features*.npy, or scenes")
+    parser.add_argument("--out", type=Path, help="CSV to append to")
+    parser.add_argument("--orders", default="random,confidence,suggested")
+    parser.add_argument("--answers", type=int, default=2000)
+    parser.add_argument("--rows", type=int, default=2500, help="reviewed rows")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    for seed in range(options.seeds):
+        data = (scenes if options.data == "scenes" else pack)(options.data, options.rows, seed)
+        soft_labels = cross_fitted(data, seed)
+        for order in options.orders.split(","):
+            for line in study(data, soft_labels, order, options.answers, seed):
+                write(options.out, {"data": data.name, "order": order, "seed": seed, **line})
+
+
+def study(data: Data, soft_labels: SoftLabels, order: str, answers: int, seed: int) -> Iterator[dict[str, Any]]:
+    draw = np.random.default_rng([seed, 1])
+    known = data.given.copy()
+    for asked in range(0, answers + 1, EVERY):
+        predicted, test = train(data, soft_labels(known), known)
+        calibration = calibrate(predicted[data.validation], data.given[data.validation])
+        confidences = calibration.confidences(predicted, known)
+        thresholds = np.array([best_threshold(confidences[:, c]) for c in range(known.shape[1])])
+        open_ = known == 0
+        present = open_ & (confidences >= thresholds)
+        quality = Quality(confidences, present, open_)
+        yield {"answers": asked, **measures(data, known, present, quality), "test_map": test_map(test, data)}
+        state = Round(confidences, present, open_.copy(), data.truth, quality)
+        for number, (row, label) in enumerate(ORDERS[order](state, draw)):
+            if number == EVERY:
+                break
+            known[row, label] = 1 if data.truth[row, label] else -1
+
+
+def cross_fitted(data: Data, seed: int) -> SoftLabels:
+    """Soft labels given what is known, from models that were not trained on the row's own label."""
+    fit = fit_features(FeatureStore(data.features), _labels(data.given), base="linear", seed=seed)
+    held_out = np.clip(fit.held_out, 1e-6, 1 - 1e-6)
+    calibration = calibrate(held_out, data.given)
+    return lambda known: calibration.confidences(held_out, known)
+
+
+def train(data: Data, soft: Float32, known: npt.NDArray[np.int8]) -> tuple[Float32, torch.Tensor]:
+    """Predictions of the reviewed rows and of the test rows, by a head trained on all but the validation rows."""
+    rows = np.setdiff1d(np.arange(len(known)), data.validation)
+    x, targets = torch.from_numpy(data.features[rows]), torch.from_numpy(soft[rows])
+    shape = (x.shape[1] + 1, targets.shape[1])
+
+    def objective(flat: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        weight = torch.from_numpy(flat.reshape(shape).astype(np.float32))
+        logits = x @ weight[:-1] + weight[-1]
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(x)
+        rest = (torch.sigmoid(logits) - targets) / len(x)
+        gradient = torch.cat([x.T @ rest + STRENGTH * weight[:-1], rest.sum(0, keepdim=True)])
+        value = float(loss) + 0.5 * STRENGTH * float(weight[:-1].square().sum())
+        return value, gradient.double().numpy().ravel()
+
+    best = minimize(objective, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 60})
+    weight = best.x.reshape(shape)
+    scores = [expit(part @ weight[:-1] + weight[-1]) for part in (data.features, data.test)]
+    return scores[0].astype(np.float32), torch.from_numpy(scores[1])
+
+
+def _labels(known: npt.NDArray[np.int8]) -> Labels:
+    return Labels.from_matrix(known, [str(c) for c in range(known.shape[1])])
+
+
+def measures(data: Data, known: npt.NDArray[np.int8], present: Bool, quality: Quality) -> dict[str, float]:
+    """Micro and macro quality of the labels that were not given, and the coverage of the page's intervals."""
+    asked = data.given == 0
+    found = asked & ((known > 0) | present)
+    right, wanted = found & data.truth, asked & data.truth
+    counts = [table.sum(axis=0) for table in (right, found, wanted)]
+    inside = []
+    remaining = present & data.truth
+    for label, estimate in enumerate(quality.labels(np.arange(known.shape[1]))):
+        # the page counts labels that are open at this point
+        hits, kept, all_ = (int(table[:, label].sum()) for table in (remaining, present, (known == 0) & data.truth))
+        if kept:
+            inside.append(estimate.precision.low <= hits / kept <= estimate.precision.high)
+        if all_:
+            inside.append(estimate.recall.low <= hits / all_ <= estimate.recall.high)
+    return {
+        "precision": counts[0].sum() / max(counts[1].sum(), 1),
+        "recall": counts[0].sum() / max(counts[2].sum(), 1),
+        "macro_f1": float(np.mean(2 * counts[0] / np.maximum(counts[1] + counts[2], 1))),
+        "coverage": float(np.mean(inside)),
+        "yes": int(((known > 0) & asked).sum()),
+    }
+
+
+def test_map(scores: torch.Tensor, data: Data) -> float:
+    return float(mean_average_precision(scores, torch.from_numpy(data.test_truth)))
+
+
+# Orders
+
+
+def random(state: Round, draw: np.random.Generator) -> Iterator[tuple[int, int]]:
+    for row, label in draw.permutation(np.argwhere(state.open)):
+        yield int(row), int(label)
+
+
+def confidence(state: Round, draw: np.random.Generator) -> Iterator[tuple[int, int]]:
+    yield from _highest(np.where(state.open, state.confidences, -1), int(state.open.sum()))
+
+
+def suggested(state: Round, draw: np.random.Generator) -> Iterator[tuple[int, int]]:
+    while state.open.any():
+        gain = expected_gain(state.quality.probabilities(state.confidences), state.open)
+        for row, label in _highest(gain, min(RENEWED, int(state.open.sum()))):
+            yield row, label
+            state.quality.answer(row, label, 1 if state.truth[row, label] else -1)
+            state.open[row, label] = False
+
+
+def _highest(values: npt.NDArray[Any], number: int) -> Iterator[tuple[int, int]]:
+    flat = np.argsort(-values, axis=None, kind="stable")[:number]
+    for row, label in zip(*np.unravel_index(flat, values.shape), strict=True):
+        yield int(row), int(label)
+
+
+ORDERS: dict[str, Order] = {"random": random, "confidence": confidence, "suggested": suggested}
+
+
+# Data
+
+
+def pack(path: str, rows: int, seed: int) -> Data:
+    """Some training rows of a pack, their observed labels, and its test rows."""
+    data = open_data(path, features="features-lite2-320.npy")
+    assert data.truth is not None
+    some = np.sort(np.random.default_rng([seed, 0]).permutation(np.concatenate([data.train, data.validation]))[:rows])
+    features = data.tensor_store.batch
+    given, truth = data.labels.dense(some), data.truth.open()
+    return _data(data.name, features(some), given, truth, some, features(data.test), data.test)
+
+
+def scenes(path: str, rows: int, seed: int) -> Data:
+    """Features of scenes by a small network, trained from single labels; the reviewed rows are part of its data."""
+    import spml
+
+    with tempfile.TemporaryDirectory() as folder:
+        data = open_data("scenes", train=rows, test=1000, seed=seed)
+        assert data.truth is not None
+        options = {"model": "small", "epochs": 12, "batch_size": 64, "learning_rate": 6e-3, "seed": seed}
+        run = spml.train(data, out=Path(folder) / "run", progress=False, **options)
+        some = np.concatenate([data.train, data.validation])
+        embed = lambda part: torch.from_numpy(run.embed(data.tensor_store.batch(part)))  # noqa: E731
+        given, truth = data.labels.dense(some), data.truth.open()
+        return _data("scenes", embed(some), given, truth, some, embed(data.test), data.test)
+
+
+def _data(
+    name: str, features: torch.Tensor, given: Any, truth: Labels, rows: Any, test: torch.Tensor, test_rows: Any
+) -> Data:
+    mean, deviation = features.mean(0), features.std(0) + 1e-6
+    standard = lambda x: ((x - mean) / deviation).float().numpy()  # noqa: E731
+    validation = np.arange(0, len(rows), 5)
+    truth_of = lambda part: truth.dense(part) > 0  # noqa: E731
+    return Data(name, standard(features), given, truth_of(rows), validation, standard(test), truth_of(test_rows))
+
+
+def write(path: Path | None, line: dict[str, Any]) -> None:
+    shown = {name: f"{value:.4f}" if isinstance(value, float) else value for name, value in line.items()}
+    print(*(f"{name}={value}" for name, value in shown.items()), flush=True)
+    if path is None:
+        return
+    shown |= {"command": command(), "commit": commit(), "hardware": hardware("cpu")}
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(shown))
+        if new:
+            writer.writeheader()
+        writer.writerow(shown)
+
+
+if __name__ == "__main__":
+    main()
