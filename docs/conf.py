@@ -28,6 +28,7 @@ extensions = [
     "sphinx_copybutton",
     "commands",
     "mathml",
+    "results_pages",
 ]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
