@@ -140,7 +140,7 @@ def chosen_heads(
             record={"method": {"name": method}},
             best={},
             log=[],
-            names=pack.ids[rows].tolist(),
+            names=pack.names[rows].tolist(),
             labels=labels,
             truth=truth,
             probabilities=expit(kept[choices["AP of single positives"]].numpy()),
