@@ -113,7 +113,7 @@ def test_table_opens_as_a_data_set_with_verified_negatives(decisions, photos, tm
     truth = [{0}, {1}, {2}, {3}, {0, 1}, {2}]
     annotate(Annotation(decisions, seed=3), truth)
     assert write_table(decisions, photos, tmp_path / "labels.csv") == 6
-    data = open_data(tmp_path / "labels.csv", size=16, zeros="negative")
+    data = open_data(tmp_path / "labels.csv", size=16)
     assert data.classes == CLASSES
     assert len(data) == 6
     known = decisions.labels().dense()

@@ -14,9 +14,7 @@ EXAMPLE = "spml annotate photos/ --classes classes.txt --out labels.csv"
 def command(
     images: Annotated[Path, typer.Argument(help="Folder of images.")],
     classes: Annotated[Path, typer.Option(help="Text file with one class name per line.")],
-    out: Annotated[
-        Path, typer.Option(help="Table (.csv) to write; `spml train` opens it. Answers are kept next to it.")
-    ],
+    out: Annotated[Path, typer.Option(help="Table (.csv) for `spml train`; a database next to it keeps the answers.")],
     model: Annotated[
         Path | None, typer.Option(help="A run on the same classes: ask about classes that it finds likely first.")
     ] = None,
@@ -52,10 +50,8 @@ def command(
             written = write_table(decisions, paths, out)
         done = annotation.progress()
         typer.echo(
-            f"\nStopped. {done['labelled']:,} of {len(paths):,} images have a label; {done['answers']:,} answers."
-        )
-        typer.echo(
-            f"Next: spml train {out} --out RUN" if written else "No table was written: there are no answers yet."
+            f"\nStopped. {done['labelled']:,} of {len(paths):,} images have a label; {done['answers']:,} answers are in "
+            f"{database}. " + (f"Next: spml train {out} --out RUN" if written else "There is no table yet.")
         )
 
 

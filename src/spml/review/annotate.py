@@ -1,4 +1,4 @@
-"""Label images from nothing by yes/no questions (Gao et al. 2023, LASD, Section 5.1).
+"""Label images from nothing by yes/no questions (LASD, Section 5.1).
 
 For every image a class is drawn uniformly at random among those not yet asked, until an answer is yes. The yes is the
 image's single positive label, and every no is a verified negative. The single positive is then a uniform draw among the
@@ -84,6 +84,7 @@ class Annotation:
     Examples
     --------
     >>> import tempfile
+    >>> from spml.runs.decisions import Subject
     >>> folder = tempfile.TemporaryDirectory()
     >>> with Decisions(f"{folder.name}/labels.db", Subject(["a.jpg"], ("cat", "dog"))) as decisions:
     ...     annotation = Annotation(decisions, seed=0)
@@ -216,7 +217,9 @@ def write_table(decisions: Decisions, images: Sequence[Path], path: Path) -> int
     dense = labels.dense(rows)
     folder = path.resolve().parent
     columns: dict[str, Any] = {
-        IMAGE_COLUMN: pa.array([os.path.relpath(images[row].resolve(), folder) for row in rows], pa.string())
+        IMAGE_COLUMN: pa.array(
+            [os.path.relpath(str(images[row].resolve()), str(folder)) for row in rows.tolist()], pa.string()
+        )
     }
     for column, name in enumerate(labels.classes):
         values = dense[:, column]
