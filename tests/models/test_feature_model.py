@@ -61,6 +61,19 @@ def test_saved_model_is_the_same(tmp_path, options):
     np.testing.assert_array_equal(again.presence(x), model.presence(x))
 
 
+@pytest.mark.parametrize("centred", [True, False])
+def test_linear_head_gives_the_same_probabilities(centred):
+    model, x = small_model(centred=centred, at_least_one=False)
+    with pytest.raises(InputError, match="not linear"):
+        model.as_linear()
+    offsets = model.offsets.numpy()
+    one = FeatureModel(
+        [model.learners[0]], [0.7], slope=1.3, offsets=offsets, dim=5, centred=centred, at_least_one=False
+    )
+    weight, bias = one.as_linear()
+    np.testing.assert_allclose(expit(x @ weight.numpy().T + bias.numpy()), one.presence(x), rtol=1e-9)
+
+
 def test_wrong_number_of_features_is_an_input_error():
     model, x = small_model()
     with pytest.raises(InputError, match="4 features per row, but the model was trained on 5"):

@@ -17,12 +17,11 @@ from spml.methods.base import ENOUGH_STEPS, Model
 from spml.models import Outputs, build_classifier
 from spml.training import soft_labels as module
 from spml.training.examples import Examples
-from spml.training.experiment import Experiment
 from spml.training.head import head_for
-from spml.training.linear import train_heads
+from spml.training.learners import fit_features
 from spml.training.pooled_features import pooled_features
 from spml.training.settings import TrainSettings
-from spml.training.soft_labels import FOLDS, cross_fitted_probes, probe_features, supports_probes
+from spml.training.soft_labels import probe_features, supports_probes
 from spml.training.trainer import Trainer
 
 CLASSES = ("a", "b", "c", "d", "e")
@@ -38,12 +37,6 @@ def some_rows(rows: int = 240, seed: int = 0) -> tuple[np.ndarray, np.ndarray, L
     return features.astype(np.float32), truth, Labels.from_indices(observed, CLASSES)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_EPOCHS", 30)
-    monkeypatch.setattr(module, "LEARNING_RATE", 1e-2)
-
-
 def test_soft_labels_find_unobserved_labels() -> None:
     features, truth, labels = some_rows(1000)
     soft_labels = probe_features(FeatureStore(features), labels, progress=False).confidences
@@ -56,19 +49,11 @@ def test_soft_labels_find_unobserved_labels() -> None:
 
 
 def test_rows_are_scored_by_probes_trained_without_them() -> None:
-    features, _, labels = some_rows(80)
-    probes = cross_fitted_probes(FeatureStore(features), labels, seed=3, progress=False)
-    fold = np.random.default_rng([3, 0xF01D]).permutation(80) % FOLDS
-    outside, inside = np.flatnonzero(fold == 1), np.flatnonzero(fold != 1)
-    probe = Experiment.linear("annotator-em", {}, module.LEARNING_RATE, module.BATCH_SIZE, 3, epochs=30)
-    (alone,) = train_heads(
-        features[inside],
-        labels.subset(inside),
-        [probe],
-        validation=(features[outside], labels.subset(outside)),
-        progress=False,
-    )
-    torch.testing.assert_close(probes["annotator-em"].logits[torch.from_numpy(outside)], alone.score(features[outside]))
+    draw = np.random.default_rng(0)
+    labels = Labels.from_indices(draw.integers(0, 5, 100), CLASSES)
+    features = draw.normal(size=(100, 60)).astype(np.float32)  # unrelated to the labels, but easy to learn by heart
+    fit = fit_features(FeatureStore(features), labels, base="linear")
+    assert (fit.held_out.argmax(1) == labels.single()).mean() < 0.35
 
 
 def test_entropy_weight_is_annealed_for_networks() -> None:
@@ -90,7 +75,7 @@ def test_entropy_weight_is_annealed_for_networks() -> None:
 
 
 @pytest.mark.parametrize("head", ["linear", "cam"])
-def test_network_starts_from_the_mean_probe(head: str) -> None:
+def test_network_starts_from_the_probe(head: str) -> None:
     features, truth, labels = some_rows(1000)
     result = probe_features(FeatureStore(features), labels, progress=False)
     soft_labels = torch.sigmoid(torch.from_numpy(features) @ result.weight.T + result.bias).numpy()

@@ -276,6 +276,24 @@ class FeatureModel(nn.Module):
         """e in the model of this module, (N, L): the input of the calibration."""
         return np.concatenate([_array(block) for block in self._evidence_blocks(features)])
 
+    def as_linear(self) -> tuple[Tensor, Tensor]:
+        """Weight (L, dim) and bias (L,) of a linear head with sigmoid(W·x + b) = p, if the one learner is linear.
+
+        Raises
+        ------
+        InputError
+            If the model has several learners, or one that is not linear.
+        """
+        (first, *others) = self.learners
+        if others or not isinstance(first, LinearLearner):
+            raise InputError("the model is not linear: train it with base='linear'")
+        weight, bias = first.weight.double() / first.deviation.double(), first.bias.double()
+        bias = bias - weight @ first.mean.double()
+        if self.centred:
+            weight, bias = weight - weight.mean(0), bias - bias.mean()
+        scale = self.slope * self.weights[0]
+        return scale * weight, scale * bias + self.offsets
+
     def _evidence_blocks(self, features: Any) -> Iterator[Tensor]:
         if features.shape[1] != self.dim if hasattr(features, "shape") else features.dim != self.dim:
             given = features.shape[1] if hasattr(features, "shape") else features.dim

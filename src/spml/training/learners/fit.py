@@ -75,12 +75,18 @@ class FeatureFit:
         Every learner that was tried.
     log_likelihood : float
         Mean log-likelihood per row of the observed labels under the held-out predictions.
+    evidence : array of shape (N, L)
+        What `held_out` was computed from; σ(evidence) is the input of `calibration`.
+    calibration : Calibration
+        `calibration.confidences(expit(evidence), known)` is P(label present | features, known labels).
     """
 
     model: FeatureModel
     held_out: Float32
     candidates: tuple[Candidate, ...]
     log_likelihood: float
+    evidence: Float32
+    calibration: Calibration
 
     @property
     def summary(self) -> str:
@@ -352,7 +358,9 @@ def _finish(task: Task, candidates: Candidates, trained: Sequence[Trained], comp
         Candidate(name, each.log_likelihood, each.standard_error, name in chosen, chosen.get(name, 0.0))
         for name, each in candidates
     ]
-    return FeatureFit(model, _held_out(task, model, evidence), tuple(tried), calibration.log_likelihood)
+    every = _all_rows(task, model, evidence)
+    held_out = model.presence_of(torch.from_numpy(every).double()).float().numpy()
+    return FeatureFit(model, held_out, tuple(tried), calibration.log_likelihood, every, calibration)
 
 
 def _calibrated(task: Task, evidence: Tensor) -> Calibration:
@@ -361,15 +369,14 @@ def _calibrated(task: Task, evidence: Tensor) -> Calibration:
     return calibrate(expit(evidence.numpy()), known, k=task.k, at_least_one=not task.labels.is_full, uncertainty=False)
 
 
-def _held_out(task: Task, model: FeatureModel, evidence: Tensor) -> Float32:
-    """Presence of all rows: from held-out scores for those with a label; the others were not trained on."""
-    presence = model.presence_of(evidence).float().numpy()
+def _all_rows(task: Task, model: FeatureModel, evidence: Tensor) -> Float32:
+    """Evidence of all rows: held-out for those with a label; the model was not trained on the others."""
     if len(task.rows) == len(task.labels):
-        return presence
+        return evidence.float().numpy()
     out = np.empty(task.labels.shape, np.float32)
-    out[task.rows] = presence
+    out[task.rows] = evidence.numpy()
     rest = np.setdiff1d(np.arange(len(task.labels)), task.rows)
-    out[rest] = model.presence(_Part(task.features, rest))
+    out[rest] = model.evidence(_Part(task.features, rest))
     return out
 
 
