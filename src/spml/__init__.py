@@ -37,7 +37,7 @@ _LAZY_ATTRIBUTES = {
     "register": "spml.methods",
     "train": "spml.api",
 }
-_LAZY_MODULES = ("api", "errors", "labels", "losses", "methods", "metrics")
+_LAZY_MODULES = ("api", "errors", "estimator", "labels", "losses", "methods", "metrics")
 
 
 def __getattr__(name: str) -> Any:
