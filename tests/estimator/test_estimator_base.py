@@ -36,7 +36,7 @@ def test_held_out_predictions_do_not_use_the_label_of_the_row() -> None:
     """A tree that memorises random labels predicts other rows at chance level."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(400, 2)), rng.integers(0, 4, 400)
-    labels = Labels.from_indices(y, "abcd")
+    labels = Labels.from_indices(y, list("abcd"))
     fit = fit_base(DecisionTreeClassifier(), X, labels, np.ones(400), seed=0)
     assert (fit.model.classifier.predict(X) == y).all()
     assert fit.model.share > 0.9  # the classifier is useless, so the frequencies are used
@@ -56,7 +56,7 @@ class Recorder(LogisticRegression):
 def test_every_fold_holds_out_each_row_once(data: SingleLabels) -> None:
     Recorder.fits.clear()
     X = np.column_stack([data.X, np.arange(300)])
-    labels = Labels.from_indices(np.where(np.arange(300) < 280, data.y, -1), "abcde")
+    labels = Labels.from_indices(np.where(np.arange(300) < 280, data.y, -1), list("abcde"))
     fit_base(Recorder(), X, labels, np.ones(300), seed=0)
     whole, *folds = Recorder.fits
     assert whole == set(range(280))

@@ -128,7 +128,7 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        if self._external:
+        if self._external and not isinstance(self.base, type) and hasattr(self.base, "fit"):
             tags.input_tags = get_tags(self.base).input_tags
         tags.classifier_tags.multi_label = True
         tags.target_tags.multi_output = True
@@ -183,10 +183,10 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
         )
         self.k_ = self._calibration.k
         self.recovered_proba_ = self._calibration.confidences(held_out, known)
-        classes = len(self.classes_)
-        self.thresholds_: Float64 = (
-            expected_f1_thresholds(self.recovered_proba_) if self.threshold == "f1" else np.full(classes, self.threshold)
-        )
+        if self.threshold == "f1":
+            self.thresholds_: Float64 = expected_f1_thresholds(self.recovered_proba_)
+        else:
+            self.thresholds_ = np.full(len(self.classes_), float(self.threshold))
         return self
 
     def _check_parameters(self) -> None:
@@ -194,9 +194,7 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
         if self.threshold != "f1" and not (number and 0 < self.threshold <= 1):
             raise InputError(f"threshold must be 'f1' or a number above 0 and at most 1, not {self.threshold!r}")
         if not self._external and self.base not in ("auto", "linear", "trees"):
-            raise InputError(
-                f"base must be 'auto', 'linear', 'trees' or a scikit-learn classifier, not {self.base!r}"
-            )
+            raise InputError(f"base must be 'auto', 'linear', 'trees' or a scikit-learn classifier, not {self.base!r}")
         if self._external and (self.method != "auto" or self.settings):
             given = f"method={self.method!r}" if self.method != "auto" else "settings"
             raise InputError(f"{given} applies to base='linear' only: a scikit-learn classifier has its own loss")
@@ -225,7 +223,7 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
             settings=self.settings,
             base=self.base,
             k=self.k,
-            sample_weight=weight,
+            sample_weight=weight if len(np.unique(weight[weight > 0])) > 1 else None,
             seed=seed,
             device=self.device,
             progress=print if self.verbose else None,

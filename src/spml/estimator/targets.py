@@ -135,10 +135,8 @@ def _marks_unlabelled(given: Array, classes: Array | None) -> npt.NDArray[np.boo
     """Which numbers are -1 and mean "no label": -1 is a class only if there are no other two."""
     if given.dtype.kind not in "if":
         return np.zeros(len(given), bool)
-    if classes is None:
-        is_class = len(np.unique(given)) <= 2
-    else:
-        is_class = classes.dtype.kind in "if" and UNLABELLED in classes
+    values = np.unique(given) if classes is None else classes
+    is_class = values.dtype.kind in "if" and UNLABELLED in values and (classes is not None or len(values) <= 2)
     return np.zeros(len(given), bool) if is_class else given == UNLABELLED
 
 
@@ -151,7 +149,9 @@ def _places(given: Array, names: Array, rows: npt.NDArray[np.int64]) -> npt.NDAr
     place = np.searchsorted(names, given).clip(max=len(names) - 1)
     wrong = np.flatnonzero(names[place] != given)
     if len(wrong):
-        raise InputError(f"row {rows[wrong[0]]} of y is {given[wrong[0]]!r}, which is not one of the fitted classes")
+        raise InputError(
+            f"row {rows[wrong[0]]} of y is {given[wrong].tolist()[0]!r}, which is not one of the fitted classes"
+        )
     return place
 
 
