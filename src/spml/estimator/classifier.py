@@ -17,7 +17,7 @@ from spml.estimator.scoring import observed_label_score
 from spml.estimator.targets import read_targets
 from spml.labels import Labels
 from spml.models.feature_model import FeatureModel, LinearLearner
-from spml.training.learners import fit_features
+from spml.training.learners import Candidate, fit_features
 
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
@@ -214,7 +214,7 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
         if self._external:
             of_base = fit_base(self.base, X, labels, weight, seed)
             self._model: FeatureModel | BaseModel = of_base.model
-            self.candidates_ = (of_base.candidate,)
+            self.candidates_: tuple[Candidate, ...] = (of_base.candidate,)
             return of_base.held_out
         fit = fit_features(
             FeatureStore(X),
@@ -246,7 +246,7 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
     def _linear(self) -> tuple[Float64, Float64]:
         """Weights and intercepts, without the scaling; a model that is not linear has no such attributes."""
         check_is_fitted(self)
-        learners = self._model.learners if isinstance(self._model, FeatureModel) else ()
+        learners = list(self._model.learners) if isinstance(self._model, FeatureModel) else []
         if len(learners) != 1 or not isinstance(learners[0], LinearLearner):
             raise AttributeError("the model is not linear: use base='linear' to get coef_ and intercept_")
         weight, bias, mean, deviation = (
