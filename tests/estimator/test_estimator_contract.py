@@ -23,7 +23,7 @@ EXTERNAL = make_pipeline(StandardScaler(with_mean=False), LogisticRegression())
 
 
 @parametrize_with_checks(
-    [SinglePositiveClassifier(base="linear", random_state=0), SinglePositiveClassifier(base=EXTERNAL, random_state=0)],
+    [SinglePositiveClassifier("softmax", random_state=0), SinglePositiveClassifier(base=EXTERNAL, random_state=0)],
     expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
 )
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
@@ -44,14 +44,14 @@ def test_check_passes_if_only_the_sum_of_the_probabilities_is_changed() -> None:
     check_classifiers_train("Exclusive", Exclusive(base=EXTERNAL, random_state=0))
 
 
-@pytest.mark.parametrize("base", ["linear", EXTERNAL])
-def test_rows_of_weight_zero_equal_unlabelled_rows(base: Any) -> None:
+@pytest.mark.parametrize("changed", [{"method": "softmax"}, {"base": EXTERNAL}], ids=["linear", "external"])
+def test_rows_of_weight_zero_equal_unlabelled_rows(changed: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), np.arange(60) % 3
     X[np.arange(60), y] += 2
     weight = np.ones(60)
     weight[::4] = 0
     unlabelled = np.where(weight > 0, y, -1)
-    weighted = SinglePositiveClassifier(base=base, random_state=0).fit(X, y, sample_weight=weight)
-    removed = SinglePositiveClassifier(base=base, random_state=0).fit(X, unlabelled)
+    weighted = SinglePositiveClassifier(**changed, random_state=0).fit(X, y, sample_weight=weight)
+    removed = SinglePositiveClassifier(**changed, random_state=0).fit(X, unlabelled)
     np.testing.assert_allclose(weighted.predict_proba(X), removed.predict_proba(X), rtol=1e-5)
