@@ -23,6 +23,7 @@ from spml.predict.pretrained import TrainingRecord, is_pretrained, load_pretrain
 from spml.recover import LabelledRows, Recovered
 from spml.recover import recover as recover_labels
 from spml.recover.labelled import answers_of, read_labelled
+from spml.recover.sample import sample_rows, write_sample
 from spml.runs.decisions import DECISIONS
 from spml.runs.folder import RunFolder, check_output_path, open_run, run_settings
 from spml.runs.outputs import check_overwrite
@@ -284,6 +285,7 @@ class Run:
         k: float | None = None,
         prefer: Literal["recall", "balanced", "precision"] = "balanced",
         threshold: float | None = None,
+        precision: float | None = None,
         decisions: FilePath | None = None,
     ) -> Recovered:
         """Recover the missing labels of the training data, with a confidence for each.
@@ -302,6 +304,8 @@ class Run:
             of a confidence of at least 0.8; "recall": more labels, by the best expected F1.
         threshold : float, optional
             Confidence from which a label counts as present, instead of `prefer`.
+        precision : float, optional
+            Recover the most labels whose precision is at least this with 90% confidence. Needs `labelled`.
         decisions : path, optional
             Database of answers. Default: review.db in the run folder, if it exists.
 
@@ -318,8 +322,41 @@ class Run:
         known = read_labelled(Path(labelled), run) if isinstance(labelled, (str, PathLike)) else labelled
         answers = answers_of(run, None if decisions is None else Path(decisions))
         return recover_labels(
-            run, rows=rows, labelled=known, k=k, prefer=prefer, threshold=threshold, decisions=answers
+            run,
+            rows=rows,
+            labelled=known,
+            k=k,
+            prefer=prefer,
+            threshold=threshold,
+            precision=precision,
+            decisions=answers,
         )
+
+    def sample(self, path: FilePath, *, rows: int = 20, seed: int = 0, overwrite: bool = False) -> None:
+        """Draw training rows to label fully, and write them as CSV with the columns name, label and weight.
+
+        Complete the column label, with | between labels, keep the weights, and pass the file to `recover`. Twenty rows
+        often suffice for reliable confidences; a guaranteed precision needs more.
+
+        Parameters
+        ----------
+        path : str or path
+            CSV file to write.
+        rows : int
+            Number of rows. Half of the chance of a row is equal for all, half grows with the doubt about its labels.
+        seed : int
+        overwrite : bool
+            Whether to replace an existing file.
+
+        Raises
+        ------
+        InputError
+            If there are fewer rows, the file exists or cannot be written, or the run folder is not available.
+        """
+        run, file = self._run_folder("sample"), Path(path)
+        check_output_path(file, run.folder)
+        check_overwrite(file, overwrite)
+        write_sample(sample_rows(run, rows, seed=seed), run, file)
 
     def train_again(
         self, out: FilePath, *, decisions: FilePath | None = None, progress: bool = True, **changes: Any

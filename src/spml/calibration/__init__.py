@@ -1,7 +1,7 @@
 """Calibrated confidences from single observed labels, with the uncertainty that remains."""
 
 from spml.calibration.arrays import Bool, Float32, Float64, Int8, Int64
-from spml.calibration.calibrate import Calibration, Reading, calibrate
+from spml.calibration.calibrate import Calibration, Reading, calibrate, corrected
 from spml.calibration.posterior import TRUSTED_ROWS
 from spml.calibration.presence import Presence
 from spml.calibration.recalibration import Recalibration
@@ -20,5 +20,6 @@ __all__ = [
     "Recalibration",
     "best_threshold",
     "calibrate",
+    "corrected",
     "expected_f1_thresholds",
 ]

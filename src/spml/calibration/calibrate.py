@@ -197,6 +197,23 @@ def calibrate(
     return replace(calibration, frequencies=frequencies, k=KEstimate(mean, low, high, len(use)))
 
 
+def corrected(calibration: Calibration, probabilities: npt.NDArray[Any], known: Int8, observed: Int8) -> Calibration:
+    """The calibration with corrections by fully labelled rows, and otherwise unchanged.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        Fitted without the full labels.
+    probabilities, known : array of shape (N, L)
+        Predictions and labels of rows, some of them fully labelled.
+    observed : array of shape (N, L)
+        What was known before rows were labelled fully.
+    """
+    full = (known != 0).all(axis=1)
+    corrections = _corrections(calibration, probabilities, known, full, observed)
+    return replace(calibration, corrections=corrections, full_rows=int(full.sum()))
+
+
 def _fit(
     table: npt.NDArray[Any], known: Int8, full: Bool, use: Int64, at_least_one: bool, entries: int
 ) -> tuple[PresenceFit, Int64]:

@@ -25,6 +25,7 @@ from spml.cli import (
     recover,
     report,
     review,
+    sample,
     train,
 )
 
@@ -41,6 +42,7 @@ for _module in (
     train,
     predict,
     recover,
+    sample,
     review,
     annotate,
     report,

@@ -35,6 +35,10 @@ def command(
     threshold: Annotated[
         float | None, typer.Option(help="Confidence from which a label counts as present, instead of --prefer.")
     ] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option(help="The most labels of this precision, guaranteed with 90% confidence. Needs --labelled."),
+    ] = None,
     decisions: Annotated[
         Path | None,
         typer.Option(help="Database of answers from `spml review`. Default: review.db in RUN, if any."),
@@ -53,7 +57,13 @@ def command(
         full_labels = None if labelled is None else read_labelled(labelled, finished)
         answers = answers_of(finished, decisions)
         recovered = recover_labels(
-            finished, labelled=full_labels, k=k, prefer=prefer, threshold=threshold, decisions=answers
+            finished,
+            labelled=full_labels,
+            k=k,
+            prefer=prefer,
+            threshold=threshold,
+            precision=precision,
+            decisions=answers,
         )
         export(recovered, out, format=format, overwrite=True)
     for line in (recovered.summary(), *recovered.notes, f"Labels: {out}"):

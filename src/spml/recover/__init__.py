@@ -4,5 +4,6 @@ from spml.recover.exports import export, label_studio_config
 from spml.recover.labelled import LabelledRows
 from spml.recover.labels import Recovered, recover
 from spml.recover.rule import Rule
+from spml.recover.sample import sample_rows
 
-__all__ = ["LabelledRows", "Recovered", "Rule", "export", "label_studio_config", "recover"]
+__all__ = ["LabelledRows", "Recovered", "Rule", "export", "label_studio_config", "recover", "sample_rows"]

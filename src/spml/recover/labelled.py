@@ -12,6 +12,9 @@ from spml.labels import Labels
 from spml.runs.decisions import DECISIONS, Subject, read_decisions
 from spml.runs.folder import RunFolder
 
+HEAVIEST = 2.0
+"""The largest weight of a row that `sample_rows` draws, relative to equal chances."""
+
 
 class LabelledRows(NamedTuple):
     """All labels of some rows of a run."""

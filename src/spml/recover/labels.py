@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spml.calibration import Bool, Calibration, Float32, Float64, Int8, Int64, Reading, calibrate
+from spml.calibration import Bool, Calibration, Float32, Float64, Int8, Int64, Reading, calibrate, corrected
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.labels.entries import row_blocks
 from spml.labels.inputs import row_indices
+from spml.recover.guarantee import CONFIDENCE, guaranteed_threshold
 from spml.recover.labelled import LabelledRows
 from spml.recover.rule import Expectation, Prefer, Rule, check_choice, choose_rule, reading_of
 
@@ -191,6 +192,7 @@ def recover(
     k: float | None = None,
     prefer: Prefer = "balanced",
     threshold: float | None = None,
+    precision: float | None = None,
     decisions: Labels | None = None,
 ) -> Recovered:
     """Recover the missing labels of a run's rows, each with a calibrated confidence.
@@ -215,6 +217,9 @@ def recover(
         for each class the threshold with the best expected F1, in the balanced reading.
     threshold : float, optional
         Cautious confidence from which a label counts as present, instead of `prefer`.
+    precision : float, optional
+        Take the most labels whose precision is at least this with 90% confidence, instead of `prefer`. Needs
+        `labelled`; see `spml.recover.guarantee`.
     decisions : Labels, optional
         Answers of people about all rows of the run, in addition to those it was trained with. Like given labels, they
         are never changed.
@@ -231,6 +236,7 @@ def recover(
     if rows not in ("train", "all"):
         raise InputError(f"rows is {rows!r}: it must be 'train' or 'all'")
     check_choice(prefer, threshold)
+    _check_precision(precision, threshold, rows, labelled is not None)
     decided = _decided(run, decisions)
     known = run.labels.dense() if decided is None else run.given_labels.updated(decided).dense()
     before = known.copy() if labelled is not None else known
@@ -241,8 +247,15 @@ def recover(
     if k is None:
         k = run.record.get("k")
     calibration_rows, kind = _calibration_rows(run, known, predicted, extra)
-    calibration = _calibrate(run, *_to_calibrate(run, known, calibration_rows, decided), k, before, checked)
-    confidences = _confidences(run, known, predicted, calibration, reading_of(prefer, threshold))
+    if precision is not None and checked is not None:
+        old_rows, _ = _calibration_rows(run, before, predicted, np.zeros(0, np.int64))
+        base = _calibrate(run, *_to_calibrate(run, before, old_rows, decided), k, before, None)
+        calibration, confidences, rule, note = _guaranteed(run, base, before, known, chosen, extra, checked, precision)
+        notes.append(note)
+    else:
+        calibration = _calibrate(run, *_to_calibrate(run, known, calibration_rows, decided), k, before, checked)
+        confidences = _confidences(run, known, predicted, calibration, reading_of(prefer, threshold))
+        rule = choose_rule(calibration, confidences, chosen, prefer, threshold)
     return Recovered(
         run=run.name,
         names=run.names,
@@ -251,7 +264,7 @@ def recover(
         known=known,
         probabilities=run.probabilities,
         confidences=confidences,
-        rule=choose_rule(calibration, confidences, chosen, prefer, threshold),
+        rule=rule,
         calibration=calibration,
         calibrated_on=_describe_calibration(calibration, kind, k),
         notes=(*notes, *_warnings(calibration, kind, k)),
@@ -279,6 +292,68 @@ def _to_calibrate(run: RunFolder, known: Int8, rows: Int64, decided: Labels | No
     full = (known != 0).all(axis=1)
     corrected = (given * known < 0).any(axis=1) & ~full
     return np.where(full[:, None], known, given), rows[~corrected[rows]]
+
+
+def _check_precision(precision: float | None, threshold: float | None, rows: str, labelled: bool) -> None:
+    if precision is None:
+        return
+    if not (isinstance(precision, (int, float)) and 0 < precision < 1):
+        raise InputError(f"precision is {precision!r}: it must be a number above 0 and below 1")
+    if not labelled:
+        raise InputError(
+            "precision needs fully labelled rows: draw some with `spml sample`, complete their labels and pass them as "
+            "labelled"
+        )
+    if threshold is not None or rows != "train":
+        raise InputError("precision holds for the training data: leave out threshold and rows")
+
+
+def _guaranteed(
+    run: RunFolder,
+    base: Calibration,
+    before: Int8,
+    known: Int8,
+    rows: Int64,
+    full: Int64,
+    labelled: LabelledRows,
+    precision: float,
+) -> tuple[Calibration, Float32, Rule, str]:
+    """The most labels of a guaranteed precision.
+
+    The labels are ranked by a calibration that was fitted without the full labels; the full labels only decide how far
+    down the ranking to go, and correct the confidences without changing their order.
+    """
+    predicted = np.zeros(len(known), bool)
+    predicted[rows] = True
+    inside = np.isin(full, rows) & (before[full] > 0).any(axis=1)
+    population = rows[(before[rows] > 0).any(axis=1)]
+    scores = _confidences(run, before, predicted, base, "balanced")
+    weights = np.ones(len(full)) if labelled.weights is None else np.asarray(labelled.weights, np.float64)
+    sample = full[inside]
+    guarantee = guaranteed_threshold(
+        scores[population],
+        before[population] == 0,
+        np.searchsorted(population, sample),
+        known[sample] > 0,
+        weights[inside],
+        precision,
+    )
+    calibration = corrected(base, run.probabilities[full], known[full], before[full])
+    confidences = _confidences(run, known, ~_rows_with(np.isnan, run.probabilities), calibration, "balanced")
+    if guarantee is None:
+        never = Rule("balanced", np.full(len(run.classes), np.inf))
+        note = (
+            f"No labels are recovered: {len(sample)} fully labelled rows cannot show a precision of "
+            f"{100 * precision:g}% with {100 * CONFIDENCE:g}% confidence. Label more rows, or ask for less."
+        )
+        return calibration, confidences, never, note
+    taken = (scores[population] >= guarantee.threshold) & (known[population] == 0)
+    lowest = float(confidences[population][taken].min(initial=1.0))
+    note = (
+        f"With {100 * CONFIDENCE:g}% confidence, at least {100 * precision:g}% of the recovered labels are correct "
+        f"({len(sample)} fully labelled rows, drawn at random)."
+    )
+    return calibration, confidences, Rule("balanced", np.full(len(run.classes), lowest)), note
 
 
 def _requested_rows(run: RunFolder, rows: str, predicted: Bool) -> tuple[Int64, list[str]]:

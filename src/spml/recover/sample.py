@@ -1,0 +1,96 @@
+"""Rows to label fully, drawn so that they tell most and still represent all rows."""
+
+from pathlib import Path
+
+import numpy as np
+
+from spml.atomic import atomic_path
+from spml.calibration import Float64, Int64
+from spml.errors import InputError
+from spml.labels.entries import row_blocks
+from spml.recover.labelled import HEAVIEST, LabelledRows
+from spml.recover.labels import recover
+from spml.runs.folder import RunFolder
+
+_UNIFORM = 1 / HEAVIEST  # share of the rows drawn with equal probability, which bounds the weights
+
+
+def sample_rows(run: RunFolder, rows: int = 20, *, seed: int = 0) -> LabelledRows:
+    """Draw training and validation rows for full labelling.
+
+    Half of the chance of a row is the same for all; the other half is proportional to how much its labels are in
+    doubt, the variance of its number of labels. Each row's weight is 1 / its chance, so that estimates from the sample
+    hold for all rows.
+
+    Parameters
+    ----------
+    run : RunFolder
+        A finished run, from `open_run`.
+    rows : int
+        How many rows. 20 often suffice for reliable confidences; guarantees of a precision need more.
+    seed : int
+
+    Returns
+    -------
+    LabelledRows
+        The known labels of the drawn rows, their row numbers and weights.
+
+    Raises
+    ------
+    InputError
+        If there are fewer rows.
+    """
+    recovered = recover(run)
+    candidates = recovered.rows[(recovered.known[recovered.rows] == 0).any(axis=1)]
+    if not 1 <= rows <= len(candidates):
+        raise InputError(f"rows is {rows}: the run {run.name} has {len(candidates)} rows that are not fully labelled")
+    doubt = np.zeros(len(candidates))
+    for part in row_blocks(len(candidates), len(run.classes)):
+        some = candidates[part]
+        confidences = recovered.calibration.confidences(run.probabilities[some], recovered.known[some])
+        doubt[part] = (confidences * (1 - confidences)).sum(axis=1)
+    chances = inclusion_probabilities(doubt, rows)
+    drawn = systematic_sample(chances, np.random.default_rng([seed, 0x5A3B]))
+    index = np.sort(candidates[drawn])
+    weights = 1 / chances[np.sort(drawn)]
+    return LabelledRows(run.labels.subset(index), index, weights)
+
+
+def inclusion_probabilities(doubt: Float64, rows: int) -> Float64:
+    """The chance of each row to be drawn; they add up to `rows` and none is above 1."""
+    total = doubt.sum()
+    doubtful = doubt / total if total > 0 else np.full(len(doubt), 1 / len(doubt))
+    shares: Float64 = _UNIFORM / len(doubt) + (1 - _UNIFORM) * doubtful
+    chances: Float64 = np.zeros(len(doubt))
+    certain = np.zeros(len(doubt), bool)
+    while True:
+        rest = ~certain
+        chances[certain] = 1.0
+        chances[rest] = (rows - certain.sum()) * shares[rest] / max(shares[rest].sum(), 1e-300)
+        above = rest & (chances > 1)
+        if not above.any():
+            return np.minimum(chances, 1.0)
+        certain |= above
+
+
+def systematic_sample(chances: Float64, rng: np.random.Generator) -> Int64:
+    """Draw row i with probability chances[i]: equidistant points on the cumulative chances, in random order."""
+    order = rng.permutation(len(chances))
+    edges = np.cumsum(chances[order])
+    count = round(float(edges[-1]))
+    points = rng.random() + np.arange(count)
+    return order[np.minimum(np.searchsorted(edges, points, side="right"), len(order) - 1)]
+
+
+def write_sample(sample: LabelledRows, run: RunFolder, path: Path) -> None:
+    """Write the rows as CSV with the columns name, label and weight, to be filled in."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    rows = np.asarray(sample.rows, np.int64)
+    positive = sample.labels.dense() > 0
+    labels = ["|".join(run.classes[c] for c in np.flatnonzero(row)) for row in positive]
+    weights = np.asarray(sample.weights, np.float64).round(6)
+    table = pa.table({"name": [run.names[row] for row in rows], "label": labels, "weight": weights})
+    with atomic_path(path) as temporary:
+        csv.write_csv(table, temporary)
