@@ -109,7 +109,7 @@ class AccuracyAgainstTime(SphinxDirective):
 def figure(points: list[tuple[str, str, str, float, float]]) -> str:
     """An SVG in the colours of the page."""
     width, height, left, bottom = 760, 560, 56, 46
-    longest = 1.1 * max(point[3] for point in points)
+    longest = 1.25 * max(point[3] for point in points)
     low, high = int(min(point[4] for point in points)) - 0.5, max(point[4] for point in points) + 0.5
     commits = sorted({point[2] for point in points})
     colours = ("var(--pst-color-primary)", "var(--pst-color-secondary)", "var(--pst-color-accent)")
@@ -128,12 +128,12 @@ def figure(points: list[tuple[str, str, str, float, float]]) -> str:
         parts.append(f'<path d="M{left} {y(tick):.0f}H{width - 20}" stroke="currentColor" opacity=".15"/>')
     parts.append(f'<text x="{width / 2}" y="{height - 4}" text-anchor="middle">seconds of training</text>')
     parts.append(f'<text x="{left - 46}" y="14">test mAP</text>')
-    taken: list[tuple[float, float, float]] = []
+    taken = [(x(point[3]) - 5, x(point[3]) + 5, y(point[4]) + 4) for point in points]  # the dots
     for method, head, commit, seconds, score in sorted(points, key=lambda point: point[4]):
         text = method + ("*" if method in REFERENCES else "") + ("" if head == "linear" else f", {head}")
         colour = colours[commits.index(commit) % len(colours)]
         across, level, reach = x(seconds) + 9, y(score) + 4, 7.2 * len(text)
-        while any(abs(level - other) < 14 and across < end and start < across + reach for start, end, other in taken):
+        while any(abs(level - other) < 12 and across < end and start < across + reach for start, end, other in taken):
             level -= 1
         taken.append((across, across + reach, level))
         parts.append(f'<circle cx="{x(seconds):.1f}" cy="{y(score):.1f}" r="4.5" fill="{colour}"/>')
