@@ -80,12 +80,12 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
     if kind is not None and kind not in FORMATS:
         raise InputError(f"kind is {kind!r}: it must be one of {', '.join(FORMATS)}.")
     place = Path(path)
+    if path != "scenes" and place.exists() and not (place.is_file() or place.is_dir()):  # a pipe would wait for ever
+        raise InputError(f"{place}: this is neither a regular file nor a folder.")
     detected = kind or ("scenes" if path == "scenes" else _detect(place))
     source = {"path": "scenes" if detected == "scenes" else str(place.resolve())}
     if detected == "table" and place.is_dir():
         place = _only_table(place)
-    if detected != "scenes" and place.exists() and not (place.is_file() or place.is_dir()):
-        raise InputError(f"{place}: this is neither a regular file nor a folder.")
     _check_options(detected, options)
     function = _function(detected)
     dataset = function(**options) if detected == "scenes" else function(place, **options)

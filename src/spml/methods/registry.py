@@ -139,7 +139,7 @@ def _one_line(error: Exception) -> str:
     return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
 
 
-def method(name: str, **settings: Any) -> Method:
+def method(name: str, /, **settings: Any) -> Method:
     """Create a method by name.
 
     Parameters

@@ -49,10 +49,10 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], record: str) -> None:
 
 def read_json(path: Path, schema: type[T]) -> T:
     """Read a JSON file; raises `InputError` if it is missing, unreadable or does not fit the schema."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as error:  # includes UnicodeDecodeError
         raise damaged(path, error) from None
     return check_schema(path, content, schema)

@@ -75,6 +75,8 @@ class RunLog:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """All complete lines of a log. A killed run may leave its last line incomplete."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:

@@ -119,14 +119,15 @@ def _list(root: Path, suffixes: tuple[str, ...]) -> tuple[list[str], list[str]]:
             raise InputError(f"{error.filename}: the folder cannot be read ({error.strerror}).") from error
         for entry in entries:
             name = inside + entry.name
-            if entry.is_dir():
+            if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():  # a link may lead to itself
                 place, below = os.path.realpath(entry.path), entered[_class_of(name)]
                 if not hidden(entry.name) and place not in below and not _leads_back(entry, place):
                     below.add(place)
                     waiting.append(f"{name}/")
                 continue
             wanted = os.path.splitext(entry.name)[1].lower() in suffixes and not hidden(entry.name)
-            is_file = entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))  # or a broken link
+            broken = entry.is_symlink() and not os.path.exists(entry.path)  # which reading reports or skips
+            is_file = broken or entry.is_file()
             (members if wanted and is_file else others).append(name)
     return sorted(members, key=_in_folders_first), others
 

@@ -126,6 +126,8 @@ def voc_root(path: Path) -> Path | None:
 
 
 def _annotation(path: Path) -> _Scene:
+    if not path.is_file():
+        raise InputError(f"{path}: this is not a regular file.")
     try:
         tree = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, OSError, ValueError, LookupError) as error:  # LookupError: unknown encoding

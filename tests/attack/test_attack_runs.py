@@ -1,0 +1,211 @@
+"""Damaged run folders and odd options: success, or exit code 2 with one sentence and no new or changed file."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import spml as package
+from support.attacks import FAULTS, copy, features_of, matrix, snapshot
+from support.command import run as run_command
+
+Spml = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def spml(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spml:
+    return lambda *arguments: run_command(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    data = matrix(root)
+    package.train(str(data), out=root / "run", method="em", epochs=1, progress=False, device="cpu")
+    np.save(root / "new.npy", features_of())
+    return root / "run"
+
+
+@pytest.fixture(scope="module")
+def names(finished: Path) -> list[str]:
+    return sorted(path.name for path in finished.iterdir() if path.is_file())
+
+
+def check(spml: Spml, root: Path, *command: Any) -> int:
+    """Run a command; if it fails, it must be one sentence that changed nothing."""
+    before = snapshot(root)
+    code, text = spml(*command)
+    assert code in (0, 2), text
+    assert "Traceback" not in text
+    if code == 2:
+        lines = [line for line in text.splitlines() if line.startswith("spml: ")]
+        assert len(lines) == 1 or "Usage:" in text, text
+        assert snapshot(root) == before
+    return code
+
+
+def commands(run: Path, out: Path) -> dict[str, tuple[Any, ...]]:
+    new = run.parents[1] / "new.npy"
+    return {
+        "info": ("info", run),
+        "predict": ("predict", run, new, "--out", out / "p.csv", "--device", "cpu"),
+        "recover": ("recover", run, "--out", out / "r.csv"),
+    }
+
+
+FILES = ("run.json", "log.jsonl", "names.json", "labels.npz", "best.safetensors", "predictions.safetensors")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore::spml.runs.folder.RunWarning")
+def test_damaged_run(file: str, fault: str, finished: Path, spml: Spml, tmp_path: Path) -> None:
+    root = tmp_path / "place"
+    run = copy(finished, root / "run" / "run")
+    np.save(root / "new.npy", features_of())
+    if not (run / file).exists():
+        pytest.skip(f"a run of this kind has no {file}")
+    FAULTS[fault](run / file, random.Random(f"{file} {fault}"))
+    for command in commands(run, root).values():
+        check(spml, root, *command)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values in nested JSON."""
+    yield path
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in pairs:
+        yield from places(part, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    changed = dict(value) if isinstance(value, dict) else list(value)
+    changed[path[0]] = replaced(value[path[0]], path[1:], new)
+    return changed
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+@pytest.mark.filterwarnings("ignore::spml.runs.folder.RunWarning")
+def test_edited_run_json(data: st.DataObject, finished: Path, spml: Spml, tmp_path_factory: Any) -> None:
+    root = tmp_path_factory.mktemp("edited")
+    run = copy(finished, root / "run" / "run")
+    np.save(root / "new.npy", features_of())
+    record = json.loads((run / "run.json").read_text())
+    if data.draw(st.booleans()):
+        record.pop("files")
+    path = data.draw(st.sampled_from(sorted(places(record), key=repr)))
+    (run / "run.json").write_text(json.dumps(replaced(record, path, data.draw(JSON))))
+    for command in commands(run, root).values():
+        check(spml, root, *command)
+
+
+TRAIN = [
+    *(("--epochs", value) for value in ("0", "-1", "1e3", "x", "", str(10**30))),
+    *(("--batch-size", value) for value in ("0", "-1", "x", str(10**30))),
+    *(("--learning-rate", value) for value in ("0", "-1", "nan", "inf", "x", "")),
+    *(("--seed", value) for value in ("-1", "x", str(10**30))),
+    *(("--k", value) for value in ("0", "-1", "nan", "inf", "1e300", "x")),
+    *(("--device", value) for value in ("mps", "xpu", "meta", "vulkan", "cuda", "cuda:99", "cpu:3", "", "tpu")),
+    *(("--method", value) for value in ("", "x", "EM", "em;", "../em", "\x00")),
+    *(("--setting", value) for value in ("x", "=1", "x=1", "name=x", "entropy_weight=", "entropy_weight=x")),
+    *(("--setting", f"entropy_weight={value}") for value in ("-3", "nan", "inf", "true", "[1]", "1e400")),
+    *(("--kind", value) for value in ("", "x", "folder", "coco", "table", "pack", "voc")),
+    *(("--labels", value) for value in ("nowhere.csv", ".", "", "/dev/null")),
+    *(("--label-column", value) for value in ("nowhere", "", "f0")),
+    *((option, value) for option in ("--image-column", "--image-root", "--zeros") for value in ("x", "")),
+    *(("--model", value) for value in ("resnet18", "x", "")),
+    *(("--size", value) for value in ("200000", "0", "-1", "x", "32")),
+    *(("--head", value) for value in ("x", "cam", "attention", "")),
+    *(("--track", value) for value in ("x", "")),
+    *(("--import", value) for value in ("nowhere", "nowhere.py", "", "os.path.x")),
+    *(("--on-bad-image", value) for value in ("x", "")),
+    ("--unknown", "1"),
+]
+
+
+@pytest.mark.parametrize("options", TRAIN, ids=lambda options: " ".join(options)[:50].replace("\0", "0"))
+@pytest.mark.timeout(60)
+def test_odd_options_of_train(options: tuple[str, ...], spml: Spml, tmp_path: Path) -> None:
+    root = tmp_path / "place"
+    root.mkdir()
+    data = matrix(root)
+    fixed = ("--epochs", "1") if "--epochs" not in options else ()
+    method = ("--method", "em") if "--method" not in options else ()
+    check(spml, root, "train", data, "--out", root / "run", *fixed, *method, *options)
+
+
+OUTPUTS = {
+    "the folder itself": ".",
+    "a parent": "..",
+    "a folder": "run",
+    "a file of the run": "run/run/best.safetensors",
+    "another file of the run": "run/run/run.json",
+    "the log": "run/run/log.jsonl",
+    "through a link": "link/run.json",
+    "no folder": "nowhere/x.csv",
+    "a pipe": "pipe.csv",
+    "a device": "/dev/null",
+    "a link": "link.csv",
+    "below a file": "file.csv/x.csv",
+    "no suffix": "x",
+    "another suffix": "x.exe",
+    "empty": "",
+    "a NUL": "a\0b.csv",
+    "a long name": "x" * 300 + ".csv",
+    "an existing file": "file.csv",
+}
+
+
+@pytest.mark.parametrize("command", ["predict", "recover", "report"])
+@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.timeout(60)
+def test_odd_outputs(
+    name: str, command: str, finished: Path, spml: Spml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    root = tmp_path / "place"
+    run = copy(finished, root / "run" / "run")
+    monkeypatch.chdir(root)
+    np.save(root / "new.npy", features_of())
+    os.mkfifo(root / "pipe.csv")
+    (root / "file.csv").write_text("of the user")
+    (root / "link.csv").symlink_to(root / "file.csv")
+    (root / "link").symlink_to(run)
+    arguments = {"predict": (run, root / "new.npy"), "recover": (run,), "report": (run,)}[command]
+    outside = snapshot(tmp_path)
+    code = check(spml, root, command, *arguments, "--out", OUTPUTS[name])
+    assert code == 2 or name in ("no suffix", "another suffix") or (command == "report" and name == "no folder")
+    if code == 2:
+        assert snapshot(tmp_path) == outside
+
+
+def test_at_least_five_hundred_cases(names: list[str]) -> None:
+    from support.attacks import FORMATS
+
+    data = len(FORMATS) * len(FAULTS) * 2
+    runs = len(FAULTS) * len(set(FILES) & set(names))
+    assert data + runs + 60 + len(TRAIN) + 3 * len(OUTPUTS) >= 500
