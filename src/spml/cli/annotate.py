@@ -50,8 +50,8 @@ def command(
             written = write_table(decisions, paths, out)
         done = annotation.progress()
         typer.echo(
-            f"\nStopped. {done['labelled']:,} of {len(paths):,} images have a label; {done['answers']:,} answers are in "
-            f"{database}. " + (f"Next: spml train {out} --out RUN" if written else "There is no table yet.")
+            f"\nStopped. {done['labelled']:,} of {len(paths):,} images have a label; {done['answers']:,} answers. "
+            + (f"Next: spml train {out} --out RUN" if written else "There is no table yet.")
         )
 
 
