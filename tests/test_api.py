@@ -123,14 +123,12 @@ def test_features_of_all_types_give_the_same_probabilities(tables, on_features):
 
 
 def test_embeddings_are_the_input_of_the_last_layer(tables, on_images, on_features):
-    for run, inputs, weight, bias in (
-        (on_images, files(tables), *on_images.predictor.network.head.linear.parameters()),
-        (on_features, tables / "x.npy", *on_features.predictor.network.head()),
-    ):
-        embedded = torch.from_numpy(run.embed(inputs))
-        with torch.no_grad():
-            probabilities = torch.sigmoid(embedded @ weight.T + bias)
-        assert np.allclose(probabilities, run.predict(inputs), atol=1e-5)
+    weight, bias = on_images.predictor.network.head.linear.parameters()
+    embedded = torch.from_numpy(on_images.embed(files(tables)))
+    with torch.no_grad():
+        probabilities = torch.sigmoid(embedded @ weight.T + bias)
+    assert np.allclose(probabilities, on_images.predict(files(tables)), atol=1e-5)
+    assert np.array_equal(on_features.embed(tables / "x.npy"), np.load(tables / "x.npy"))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +153,7 @@ def test_invalid_inputs_raise(request, run, inputs, message):
 
 
 def test_training_on_a_data_set_equals_training_on_its_path(tables, tmp_path):
-    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "progress": False}
+    options = {"base": "linear", "device": "cpu", "progress": False}
     of_path = spml.train(tables / "x.npy", labels=tables / "y.npy", out=tmp_path / "path", **options)
     data = spml.open_data(tables / "x.npy", labels=tables / "y.npy")
     of_data = spml.train(data, out=tmp_path / "data", **options)
@@ -192,7 +190,7 @@ def test_images_have_the_size_given_or_the_models_own(tmp_path, opened, trained,
 
 
 def test_training_prints_only_with_progress(tables, tmp_path, capsys):
-    options = {"epochs": 1, "batch_size": 8, "device": "cpu", "labels": tables / "y.npy"}
+    options = {"base": "linear", "device": "cpu", "labels": tables / "y.npy"}
     spml.train(tables / "x.npy", out=tmp_path / "quiet", progress=False, **options)
     assert capsys.readouterr().out == ""
     spml.train(tables / "x.npy", out=tmp_path / "loud", progress=True, **options)
@@ -234,11 +232,12 @@ def test_onnx_file_computes_calibrated_probabilities(tables, on_images, on_featu
         assert json.loads(metadata["image_size"]) == (16 if name == "images" else None)
         assert metadata["spml_version"] == spml.__version__
         assert sorted(path.name for path in tmp_path.iterdir() if name in path.name) == [f"{name}.onnx"]
+    expected = calibrated_probabilities(on_features.predictor, x)
     rule = on_features.predictor.decision.rule
     predict_files(tables / "on-features", [tables / "x.npy"], tmp_path / "all.csv", recover=True, device="cpu")
     lines = csv.read_csv(tmp_path / "all.csv").to_pylist()
     found = sorted((line["row"], str(line["label"])) for line in lines)
-    present = rule.present(result, np.zeros(result.shape, np.int8))
+    present = rule.present(expected, np.zeros(expected.shape, np.int8))
     assert found == sorted((int(row), on_features.classes[c]) for row, c in np.argwhere(present))
 
 
@@ -300,10 +299,10 @@ def test_model_card_describes_the_run(on_images, on_features, tmp_path):
     card = (tmp_path / "images" / "README.md").read_text()
     for text in ("library_name: spml", "pipeline_tag: image-classification", "`photos`", "`blue`, `green`, `red`"):
         assert text in card
-    for text in ("Method: `auto`", "epochs 2", "16×16 pixels", "Validation mAP", "## Limits", "spml.load("):
+    for text in ("Method: `auto`", "epochs 2", "16×16 pixels", "Held-out mAP", "## Limits", "spml.load("):
         assert text in card
     on_features.save_pretrained(tmp_path / "features")
-    assert "linear classifier on 5 features" in (tmp_path / "features" / "README.md").read_text()
+    assert "a linear learner on 5 features" in (tmp_path / "features" / "README.md").read_text()
 
 
 def test_save_pretrained_does_not_overwrite_other_files(on_features, tmp_path):

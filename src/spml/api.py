@@ -42,9 +42,11 @@ def train(
     model: str | None = None,
     head: str | None = None,
     size: int | None = None,
-    epochs: int = 10,
-    batch_size: int = 16,
+    epochs: int | None = None,
+    batch_size: int | None = None,
     learning_rate: float | None = None,
+    base: str | None = None,
+    encoder: str | None = None,
     k: float | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -60,8 +62,9 @@ def train(
     Parameters
     ----------
     data : str, path or Dataset
-        A folder with one subfolder per class, a table (csv, tsv, parquet), COCO json, a VOC folder, a .npy feature
-        matrix, or "scenes" (built in); or a data set from `spml.open_data`.
+        A folder with one subfolder per class (images or .txt files), a table (csv, tsv, parquet) of images, texts or
+        numbers, a feature matrix (.npy, or sparse .npz), COCO json, a VOC folder, or "scenes" (built in); or a data set
+        from `spml.open_data`.
     out : str or path
         Run folder. If it holds an interrupted run, training resumes; if the run is finished, it is loaded.
     method : str
@@ -74,10 +77,15 @@ def train(
         "linear", "label-wise", "attention" or "cam". Default: chosen by the method.
     size : int, optional
         Image size in pixels. Default: the size given to `spml.open_data`, else the model's own.
-    epochs, batch_size : int
-        Passes over the training data; examples per step.
+    epochs, batch_size : int, optional
+        Images: passes over the training data (default: 10), and examples per step (default: 16).
     learning_rate : float, optional
-        Peak learning rate. Default: 1e-4 for images, 1e-3 for features.
+        Images: peak learning rate. Default: 1e-4.
+    base : str, optional
+        Features and texts: "auto" (default), "linear" or "trees", the learners that are tried. What is used, and how
+        strongly it is regularised, is chosen by cross-validation.
+    encoder : str, optional
+        Texts: "tfidf" (default), "words", "chars", "words+chars", "wordllama", or a model of sentence-transformers.
     k : float, optional
         Average number of labels per example. Required by some methods; improves `Run.recover`.
     seed : int
@@ -90,8 +98,8 @@ def train(
     progress : bool
         Print notes about the data and show a progress bar.
     **options
-        Options of `spml.open_data`, such as `kind`, `image_column`, `label_column`, `class_columns`, `labels`,
-        `on_bad_image`.
+        Options of `spml.open_data`, such as `kind`, `image_column`, `text_column`, `label_column`, `class_columns`,
+        `labels`, `on_bad_image`.
 
     Returns
     -------
@@ -125,6 +133,8 @@ def train(
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
+        base=base,
+        encoder=encoder,
         k=k,
         seed=seed,
         device=device,
@@ -239,8 +249,9 @@ class Run:
             Images: paths of image files or folders; PIL images; arrays of shape (H, W, 3), (H, W) or (N, H, W, 3) and
             tensors of shape (3, H, W) or (N, 3, H, W), uint8 in 0..255 or float in 0..1. Images of any size are
             resized as in training; arrays and tensors that already have the network's size are used as they are.
-            Features: one row or a matrix of rows. For both: the path of a .parquet table; for features also of a .npy
-            file.
+            Texts: one or several strings, or paths of .txt files. Features: one row, a matrix of rows, a pandas
+            DataFrame, or the path of a .npy or .npz file. For all: the path of a table, in which features and texts are
+            found by the names of their columns.
 
         Returns
         -------
@@ -255,7 +266,7 @@ class Run:
         return self._each_block(inputs, self.predictor.probabilities, len(self.classes))
 
     def embed(self, inputs: Inputs) -> Float32:
-        """Compute the input of the last layer: pooled backbone features of images, standardised feature rows.
+        """Compute what is classified: pooled backbone features of images, feature rows, encoded texts.
 
         Parameters
         ----------

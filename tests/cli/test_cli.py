@@ -182,7 +182,7 @@ def test_train_with_an_imported_method_and_class_columns(spml, tmp_path, monkeyp
     command = ("train", "table.csv", "--class-column", "cat", "--class-column", "dog", "--device", "cpu")
     code, text = spml(*command, "--import", "plugin_for_train.py", "--method", "my-training", "--out", "run")
     assert code == 0, text
-    assert "table (format: table): 32 training rows, 8 held out, 2 classes" in text
+    assert "table (format: table): 40 training rows, 0 held out, 2 classes" in text
     assert not (open_run("run").labels.dense() < 0).any()
     assert spml(*command, "--method", "an", "--zeros", "negative", "--out", "verified")[0] == 0
     assert (open_run("verified").labels.dense() < 0).any()
@@ -259,7 +259,10 @@ def test_recover_uses_k(spml, trained, tmp_path):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--model", "resnet50"), "--model resnet50 applies only to images: on features the classifier is linear"),
+        (("--model", "resnet50"), "--model resnet50 applies only to images, and this data is features or texts"),
+        (("--epochs", 3), "--epochs 3 applies only to images"),
+        (("--learning-rate", 0.1), "features or texts, where nothing has to be tuned: leave it out"),
+        (("--encoder", "words"), "--encoder words applies only to texts"),
         (("--size", 99), "--size 99 applies only to images"),
         (("--head", "cam"), "--head cam applies only to images"),
     ],
@@ -368,7 +371,7 @@ def test_features_can_be_trained_on(spml, tmp_path):
         "--device",
         "cpu",
     )
-    code, text = spml(*arguments, "--epochs", "3")
+    code, text = spml(*arguments)
     assert code == 0, text
     code, text = spml("recover", tmp_path / "run", "--out", tmp_path / "labels.csv")
     assert code == 0, text
@@ -420,7 +423,7 @@ def matrix(tmp_path):
     draw = np.random.default_rng(0)
     np.save(tmp_path / "x.npy", draw.standard_normal((60, 5)).astype(np.float32))
     np.save(tmp_path / "y.npy", draw.integers(0, 3, 60))
-    return ("train", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--epochs", 1, "--device", "cpu", "--out")
+    return ("train", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--base", "linear", "--device", "cpu", "--out")
 
 
 def test_changed_features_raise(spml, matrix, tmp_path):
@@ -451,20 +454,23 @@ def test_replaced_photos_raise(spml, photos, tmp_path):
     assert "the rows or their files have changed" in text
 
 
-def test_a_run_without_steps_can_be_restarted_with_other_settings(spml, matrix, tmp_path):
-    code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e38)
+def test_a_run_without_steps_can_be_restarted_with_other_settings(spml, matrix, photos, tmp_path):
+    start = ("train", photos, "--out", tmp_path / "images", *OPTIONS[:-1])
+    code, text = spml(*start, "1e38", "--device", "cpu")
     assert code == 2
     assert "the loss became" in text
-    code, text = spml(*matrix, tmp_path / "run")
+    code, text = spml(*start, "0.001", "--device", "cpu")
     assert code == 0, text
-    code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e-4)  # this run has steps
+    code, text = spml(*start, "0.0001", "--device", "cpu")  # this run has steps
     assert code == 2
     assert "train.learning_rate was 0.001, now 0.0001" in text
-    for name in ("last", "best", "predictions"):  # as before the first checkpoint
-        (tmp_path / "run" / f"{name}.safetensors").unlink()
-    code, text = spml(*matrix, tmp_path / "run", "--learning-rate", 1e-4)
-    assert code == 0, text
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["train"]["learning_rate"] == 1e-4
+    assert spml(*matrix, tmp_path / "run")[0] == 0
+    code, text = spml(*matrix, tmp_path / "run", "--seed", 1)
+    assert code == 2
+    assert "train.seed was 0, now 1" in text
+    (tmp_path / "run" / "predictions.safetensors").unlink()  # as if it had been interrupted
+    assert spml(*matrix, tmp_path / "run", "--seed", 1)[0] == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["train"]["seed"] == 1
 
 
 def test_run_json_of_another_program_is_kept(spml, matrix, tmp_path):
@@ -501,12 +507,6 @@ def test_a_removed_lock_file_is_locked_again(tmp_path, monkeypatch):
         with pytest.raises(InputError, match="another command is working"), lock_folder(tmp_path):
             pass
     assert not (tmp_path / ".lock").exists()
-
-
-@pytest.mark.parametrize(("given", "used"), [((), 1e-3), (("--learning-rate", "1e-5"), 1e-5)])
-def test_the_learning_rate_is_used(spml, matrix, tmp_path, given, used):
-    assert spml(*matrix, tmp_path / "run", *given)[0] == 0
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["train"]["learning_rate"] == used
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def write_invalid_tables(folder):
         ("on-features", "photos", {}, "trained on features, not on images"),
         ("on-images", "x.npy", {}, "trained on images, not on features"),
         ("on-images", "wide.parquet", {}, "none of the columns f0, f1, f2, f3, f4 holds images"),
-        ("on-features", "paths.parquet", {}, "no column contains images"),
+        ("on-features", "paths.parquet", {}, "no column contains numbers"),
         ("on-features", "nothing.parquet", {}, "no such file"),
         ("on-features", "narrow.npy", {}, "was trained on 5 features per row, not 4"),
         ("on-features", "lists.parquet", {"label_column": "label"}, "used only with recover"),
@@ -123,7 +123,6 @@ def write_invalid_tables(folder):
         ("on-features", "gap.csv", {}, "row 2 .*column .f4. is empty"),
         ("on-features", "nothing.csv", {}, "no such file"),
         ("on-features", "nan.parquet", {}, "row 1 has a feature that is not a finite number"),
-        ("on-features", "large.npy", {}, r"row 2: the network of .* returns NaN"),
         ("on-features", "nan.npy", {}, r"nan\.npy: row 5000, column 3 is nan as float32"),
         ("on-features", "text.parquet", {}, r"text\.parquet cannot be read as Parquet"),
         ("on-features", "damaged.parquet", {}, r"damaged\.parquet cannot be read as Parquet"),
@@ -142,7 +141,6 @@ def write_invalid_tables(folder):
 )
 def test_invalid_inputs_raise_and_leave_no_file(tables, tmp_path, run, source, options, sentence):
     np.save(tables / "narrow.npy", np.zeros((3, 4), np.float32))
-    np.save(tables / "large.npy", np.array([[0.0] * 5, [1.0] * 5, [3e38, -3e38, 3e38, -3e38, 3e38]], np.float32))
     parquet.write_table(pa.table({"label": ["cat"], "features": [[0.0] * 5]}), tables / "strange.parquet")
     parquet.write_table(pa.table({"features": [[0.0] * 5, [0.0] * 4]}), tables / "ragged.parquet")
     parquet.write_table(pa.table({"features": [[0.0] * 5, [np.nan] * 5]}), tables / "nan.parquet")

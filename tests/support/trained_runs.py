@@ -33,8 +33,8 @@ def train_runs(root):
     features = (0.3 * draw.normal(size=(90, 5)) + np.eye(5)[single]).astype(np.float32)
     np.save(root / "x.npy", features)
     np.save(root / "y.npy", single)
-    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "notify": str, "progress": False}
-    train_data(root / "x.npy", root / "on-features", labels=root / "y.npy", **options)
+    options = {"device": "cpu", "notify": str, "progress": False}
+    train_data(root / "x.npy", root / "on-features", labels=root / "y.npy", base="linear", **options)
 
 
 def write_tables(root):

@@ -17,7 +17,6 @@ from spml.labels import Labels
 from spml.methods import method
 from spml.metrics import mean_average_precision
 from spml.training.learners import design, fit_features
-from spml.training.learners import fit as fit_module
 from spml.training.learners.design import Design, assign_folds
 from spml.training.learners.lbfgs import minimise
 from spml.training.learners.likelihood import choose_weights, combine, fit_temperature
@@ -331,31 +330,6 @@ def test_any_scikit_learn_classifier():
     assert mean_average_precision(fit.held_out, one_hot(label).numpy()) > 0.8
     with pytest.raises(InputError, match="GaussianNB cannot be saved"):
         _ = fit.model.description
-
-
-def test_many_rows_choose_the_strength_on_some(monkeypatch, tmp_path):
-    x, label = blobs(600)
-    np.save(tmp_path / "x.npy", x.astype(np.float32))
-    plain = fit_features(FeatureStore(x), labels_of(label), base="linear")
-    monkeypatch.setattr(fit_module, "_ROWS_TO_CHOOSE", 200)
-    monkeypatch.setattr(design, "_RESIDENT", 0)
-    monkeypatch.setattr(design, "_BLOCK", 6 * 100)
-    large = fit_features(FeatureStore(tmp_path / "x.npy"), labels_of(label), base="linear")
-    truth = one_hot(label).numpy()
-    assert mean_average_precision(large.held_out, truth) > mean_average_precision(plain.held_out, truth) - 0.05
-    test, test_label = blobs(200, seed=1)
-    precision = [
-        mean_average_precision(fit.model.presence(test), one_hot(test_label).numpy()) for fit in (plain, large)
-    ]
-    assert precision[1] > precision[0] - 0.03
-
-
-def test_very_many_classes_are_trained_in_parts(monkeypatch):
-    x, label = blobs(120)
-    monkeypatch.setattr(fit_module, "_MOST_BYTES", 0)
-    fit = fit_features(FeatureStore(x), labels_of(label), base="linear")
-    assert [each.name for each in fit.candidates] == ["an"]
-    assert mean_average_precision(fit.held_out, one_hot(label).numpy()) > 0.8
 
 
 def test_refit_starts_from_the_folds_and_uses_all_rows():

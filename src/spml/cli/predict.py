@@ -15,7 +15,9 @@ def command(
     run: RunArgument,
     inputs: Annotated[
         list[Path],
-        typer.Argument(help="Images, folders of images, a .npy feature matrix, or a table (csv, tsv, parquet)."),
+        typer.Argument(
+            help="Images or .txt files, folders of them, a feature matrix (.npy, .npz), or a table (csv, tsv, parquet)."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .jsonl.")],
     threshold: Annotated[
@@ -60,5 +62,5 @@ def command(
 
         with writing_output(out, run, force=force):
             count = predict_files(run, inputs, out, device=device, progress=True, **options)
-    rows = "rows" if inputs[0].suffix.lower() in (".npy", *TABLES) else "images"
+    rows = "rows" if inputs[0].suffix.lower() in (".npy", ".npz", ".txt", *TABLES) else "images"
     typer.echo(f"Labels of {count} {rows}: {out}")

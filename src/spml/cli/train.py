@@ -15,8 +15,9 @@ def command(
     data: Annotated[
         str,
         typer.Argument(
-            help="A folder with one subfolder per class, a table (csv, tsv, parquet) with a label column or one 0/1 "
-            "column per class, COCO json, a VOC folder, a .npy feature matrix, or `scenes` (built in)."
+            help="A folder with one subfolder per class (images or .txt files), a table (csv, tsv, parquet) of images, "
+            "texts or numbers with a label column or one 0/1 column per class, a feature matrix (.npy, sparse .npz), "
+            "COCO json, a VOC folder, or `scenes` (built in)."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Run folder. If it holds an interrupted run, training resumes.")],
@@ -31,10 +32,19 @@ def command(
         str | None, typer.Option(help="linear, label-wise, attention or cam. Default: chosen by the method.")
     ] = None,
     size: Annotated[int | None, typer.Option(help="Image size in pixels. Default: the model's own.", min=1)] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the training data.", min=1)] = 10,
-    batch_size: Annotated[int, typer.Option(help="Examples per step.", min=1)] = 16,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Peak learning rate. Default: 1e-4 for images, 1e-3 for features.")
+    epochs: Annotated[
+        int | None, typer.Option(help="Images: passes over the training data. Default: 10.", min=1)
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images: examples per step. Default: 16.", min=1)] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Images: peak learning rate. Default: 1e-4.")] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Features and texts: auto (default), linear or trees, the learners to try.")
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="Texts: tfidf (default), words, chars, words+chars, wordllama, or a model of sentence-transformers."
+        ),
     ] = None,
     k: Annotated[
         float | None,
@@ -44,6 +54,7 @@ def command(
     device: DeviceOption = "auto",
     kind: Annotated[str | None, typer.Option(help="Data format, if it cannot be detected.")] = None,
     image_column: Annotated[str | None, typer.Option(help="Tables: column of image paths.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Tables: column of texts.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Tables: column of labels.")] = None,
     class_columns: Annotated[
         list[str] | None,
@@ -52,6 +63,8 @@ def command(
     zeros: Annotated[
         str | None, typer.Option(help="Tables: what 0 means in class columns, unknown (default) or negative.")
     ] = None,
+    split_column: Annotated[str | None, typer.Option(help="Tables: column with train, validation or test.")] = None,
+    id_column: Annotated[str | None, typer.Option(help="Tables: column of unique row names.")] = None,
     image_root: Annotated[Path | None, typer.Option(help="Tables: folder that image paths are relative to.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Feature matrix: file with the labels.")] = None,
     on_bad_image: Annotated[str | None, typer.Option(help="Unreadable images: error (default) or skip.")] = None,
@@ -80,6 +93,8 @@ def command(
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
+        base=base,
+        encoder=encoder,
         k=k,
         seed=seed,
         device=device,
@@ -88,6 +103,9 @@ def command(
         notify=echo,
         kind=kind,
         image_column=image_column,
+        text_column=text_column,
+        split_column=split_column,
+        id_column=id_column,
         label_column=label_column,
         class_columns=class_columns,
         zeros=zeros,
@@ -96,7 +114,8 @@ def command(
         on_bad_image=on_bad_image,
     )
     score = "" if best["score"] is None else f" (held-out score {best['score']:.3f})"
-    echo(f"Done. Best epoch: {best['epoch']}{score}. Next: spml recover {out} --out recovered.csv")
+    result = best["summary"] if "summary" in best else f"Best epoch: {best['epoch']}"
+    echo(f"Done. {result}{score}. Next: spml recover {out} --out recovered.csv")
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:

@@ -110,6 +110,11 @@ def _detect(path: Path) -> str:
     return fitting[0]
 
 
+def is_text_folder(path: Path) -> bool:
+    """Whether `open_data` detects a folder per class with texts."""
+    return path.is_dir() and _layouts(path).get("texts", False)
+
+
 def _layouts(path: Path) -> dict[str, bool]:
     """Which formats a folder may be in. Tables and class folders count only where no other layout fits."""
     cub = any((root / "attributes" / "image_attribute_labels.txt").is_file() for root in (path, path / "CUB_200_2011"))

@@ -128,7 +128,8 @@ class _Predict:
 
     def __call__(self, part: Columns) -> pa.Table:
         observed = part["observed"].tolist() if "observed" in part else None
-        inputs = torch.from_numpy(part["input"].copy())  # Ray's array is read-only
+        texts = self.labeller.predictor.spec.texts
+        inputs = part["input"].tolist() if texts else torch.from_numpy(part["input"].copy())  # Ray's array is read-only
         return self.labeller(InputBlock(part["name"].tolist(), inputs, observed))
 
 

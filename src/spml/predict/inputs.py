@@ -1,13 +1,14 @@
-"""Turn paths, folders, PIL images, arrays, tensors, feature rows and tables into blocks a network can process.
+"""Turn paths, folders, PIL images, arrays, tensors, texts, feature rows and tables into blocks a network can process.
 
 Blocks are read one after the other, so neither the inputs nor the predictions ever have to fit into memory.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -23,13 +24,17 @@ from scipy.sparse import issparse
 from spml.data.dataset import TABLES
 from spml.data.formats import columns
 from spml.data.formats.embedded_images import holds_images
-from spml.data.formats.folder import hidden
+from spml.data.formats.folder import TEXT_SUFFIXES, hidden
 from spml.data.stores.decode import SUFFIXES, Policy, decode
 from spml.data.stores.features import FeatureStore, first_not_finite
 from spml.data.stores.images import ImageStore
+from spml.data.stores.texts import read_text
 from spml.errors import InputError
 
-IMAGES_PER_BLOCK, FEATURE_ROWS_PER_BLOCK = 32, 4096
+IMAGES_PER_BLOCK, FEATURE_ROWS_PER_BLOCK, TEXTS_PER_BLOCK = 32, 4096, 512
+_FEATURES_PER_BLOCK = 2**25
+
+_MATRICES = (".npy", ".npz")
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 Input: TypeAlias = str | PathLike[str] | Image.Image | npt.NDArray[Any] | torch.Tensor
@@ -37,11 +42,16 @@ Inputs: TypeAlias = Input | Sequence[Input] | Sequence[float] | Sequence[Sequenc
 """What `Run.predict` and `Run.embed` accept: one input, or a sequence of inputs."""
 
 
+class InputWarning(UserWarning):
+    """Inputs can be used, but may not be what they were in training."""
+
+
 class InputBlock(NamedTuple):
     """A few rows: their names, the network's input, and each row's observed label where a label column was given."""
 
     names: list[str]
-    inputs: torch.Tensor
+    inputs: torch.Tensor | list[str]
+    """Images, feature rows or texts."""
     observed: list[str | None] | None = None
 
 
@@ -54,17 +64,24 @@ class InputRows(NamedTuple):
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The input a network expects: images of a given size, or rows of features."""
+    """The input a network expects: images of a given size, rows of features, or texts."""
 
     run: str
     """Name of the run, for error messages."""
     image_size: int | None
     features: int | None
     policy: Policy = "squash"
+    texts: bool = False
+    columns: tuple[str, ...] = ()
+    """The columns of a table that features or texts came from in training."""
 
     @property
     def rows_per_block(self) -> int:
-        return FEATURE_ROWS_PER_BLOCK if self.image_size is None else IMAGES_PER_BLOCK
+        if self.image_size is not None:
+            return IMAGES_PER_BLOCK
+        if self.texts:
+            return TEXTS_PER_BLOCK
+        return max(1, min(FEATURE_ROWS_PER_BLOCK, _FEATURES_PER_BLOCK // (self.features or 1)))
 
     def check_width(self, width: int) -> None:
         if self.features is not None and width != self.features:
@@ -72,21 +89,28 @@ class InputSpec:
 
 
 def open_files(paths: Sequence[Path], spec: InputSpec, label_column: str | None = None) -> InputRows:
-    """Open image files and folders of images, or one `.npy` feature matrix, or one table."""
+    """Open files and folders of images or texts, or one feature matrix (.npy, .npz), or one table."""
     suffixes = {path.suffix.lower() for path in paths}
-    if suffixes & {".npy", *TABLES}:
+    if suffixes & {*_MATRICES, *TABLES}:
         if len(paths) > 1:
             raise InputError("a feature matrix or table must be the only input: predict each of them separately")
-        return _open_matrix(paths[0], spec) if suffixes == {".npy"} else _open_table(paths[0], spec, label_column)
+        return _open_matrix(paths[0], spec) if suffixes & {*_MATRICES} else _open_table(paths[0], spec, label_column)
+    if spec.texts:
+        files = list_files(paths, TEXT_SUFFIXES, "text")
+        return _text_blocks([str(file) for file in files], (read_text(file) for file in files))
     if spec.image_size is None:
         raise InputError(f"{spec.run} was trained on features, not on images: give it a .npy, .csv or .parquet file")
-    files = list_images(paths)
+    files = list_files(paths, SUFFIXES, "image")
     store = ImageStore(files, spec.image_size, policy=spec.policy, cache_limit=0)
     return _store_rows(store, files, store.batch, IMAGES_PER_BLOCK)
 
 
 def open_inputs(inputs: Inputs, spec: InputSpec) -> InputRows:
-    """Open what a Python caller passes: one or many paths, images or feature rows."""
+    """Open what a Python caller passes: one or many paths, images, texts or feature rows."""
+    if hasattr(inputs, "columns") and hasattr(inputs, "to_numpy") and spec.image_size is None:  # a pandas DataFrame
+        return _table_rows(Path("the table"), pa.Table.from_pandas(inputs, preserve_index=False), spec, None)
+    if spec.texts and not _are_files(inputs):
+        return _open_texts(inputs, spec)
     if isinstance(inputs, (str, PathLike)):
         return open_files([Path(inputs)], spec)
     items: list[Any] | None = list(inputs) if isinstance(inputs, Sequence) else None
@@ -98,15 +122,49 @@ def open_inputs(inputs: Inputs, spec: InputSpec) -> InputRows:
     return InputRows(len(images), _image_blocks(images, spec.image_size, spec.policy))
 
 
+def _are_files(inputs: Any) -> bool:
+    """Whether the inputs of a run on texts are files: a `Path`, or the name of an existing table or .txt file."""
+    items = list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else [inputs]
+    return bool(items) and all(
+        isinstance(item, PathLike)
+        or (isinstance(item, str) and item.lower().endswith((*TABLES, *TEXT_SUFFIXES)) and Path(item).is_file())
+        for item in items
+    )
+
+
+def _open_texts(inputs: Any, spec: InputSpec) -> InputRows:
+    """Texts in memory: one, or a sequence of them."""
+    single = isinstance(inputs, (str, torch.Tensor))
+    texts: list[Any] = [inputs] if single else list(inputs)
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(
+                f"{spec.run} was trained on texts: its inputs are strings, or the paths of tables or .txt files, and "
+                f"input {row} is of type {type(text).__name__}"
+            )
+    return _text_blocks([str(row) for row in range(len(texts))], texts)
+
+
+def _text_blocks(names: list[str], texts: Iterable[str]) -> InputRows:
+    def blocks() -> Iterator[InputBlock]:
+        source = iter(texts)
+        for start in range(0, len(names), TEXTS_PER_BLOCK):
+            part = names[start : start + TEXTS_PER_BLOCK]
+            yield InputBlock(part, list(islice(source, len(part))))
+
+    return InputRows(len(names), blocks())
+
+
 def _open_matrix(path: Path, spec: InputSpec) -> InputRows:
-    if spec.image_size is not None:
-        raise InputError(f"{spec.run} was trained on images, not on features: it cannot label {path}")
+    if spec.image_size is not None or spec.texts:
+        kind = "texts" if spec.texts else "images"
+        raise InputError(f"{spec.run} was trained on {kind}, not on features: it cannot label {path}")
     return _feature_rows(FeatureStore(path), spec)
 
 
 def _feature_rows(store: FeatureStore, spec: InputSpec) -> InputRows:
     spec.check_width(store.dim)
-    return _store_rows(store, range(len(store)), store.finite_batch, FEATURE_ROWS_PER_BLOCK)
+    return _store_rows(store, range(len(store)), store.finite_batch, spec.rows_per_block)
 
 
 def _store_rows(
@@ -141,8 +199,12 @@ def _open_table(path: Path, spec: InputSpec, label_column: str | None) -> InputR
 
 
 def _open_csv(path: Path, spec: InputSpec, label_column: str | None) -> InputRows:
-    table, size = columns.read_table(path, texts=[label_column] if label_column else []), spec.rows_per_block
-    reader = TableReader(path, table.schema, spec, label_column)
+    texts = [*([label_column] if label_column else []), *(spec.columns if spec.texts else ())]
+    return _table_rows(path, columns.read_table(path, texts=texts), spec, label_column)
+
+
+def _table_rows(path: Path, table: pa.Table, spec: InputSpec, label_column: str | None) -> InputRows:
+    reader, size = TableReader(path, table.schema, spec, label_column), spec.rows_per_block
     starts = range(0, table.num_rows, size)
     return InputRows(table.num_rows, (reader.block(table.slice(start, size), start) for start in starts))
 
@@ -170,7 +232,7 @@ def _feature_blocks(inputs: Any, spec: InputSpec) -> InputRows:
 def _images(item: Any) -> list[Any]:
     """The images of one item: a path or PIL image is one, an array or tensor of four dimensions is several."""
     if isinstance(item, (str, PathLike)):
-        return list(list_images([Path(item)]))
+        return list(list_files([Path(item)], SUFFIXES, "image"))
     if isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 4:
         return list(item)
     return [item]
@@ -236,8 +298,9 @@ class TableReader:
     """Read the rows of a Parquet or CSV table.
 
     Images are a column of paths relative to the table's folder or, in Parquet, a column of encoded images (bytes) or
-    of Hugging Face's structs of `bytes` and `path`. Features are a column of lists, or all numeric columns. A row is
-    named by its id, else by its image path, else by its number.
+    of Hugging Face's structs of `bytes` and `path`. Features and texts are found by the names of their columns in
+    training; if the training data had no names, features are a column of lists or all numeric columns. A row is named
+    by its id, else by its image path, else by its number.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, spec: InputSpec, label_column: str | None = None) -> None:
@@ -249,7 +312,7 @@ class TableReader:
         self.id = columns.usual("id", names)
         if spec.image_size is None:
             labels = [label_column, *(columns.usual(kind, names) for kind in ("label", "split"))]
-            self.inputs = columns.feature_columns(table, [name for name in (self.id, *labels) if name])
+            self.inputs = self._named_inputs(table, [name for name in (self.id, *labels) if name])
         else:
             embedded = [field.name for field in schema if holds_images(field.type)]
             image = columns.image_column(table, names, embedded)
@@ -260,6 +323,34 @@ class TableReader:
         for column in (self.id, self.label, self.inputs[0] if self.is_path else None):
             if column is not None:
                 self._texts(table, column)  # a wrong type is found without reading a row
+
+    def _named_inputs(self, table: pa.Table, used: Sequence[str]) -> list[str]:
+        """The columns of features or texts."""
+        spec, names = self.spec, table.column_names
+        if missing := [name for name in spec.columns if name not in names]:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise InputError(
+                f"{self.path}: the column {missing[0]!r}{more} is missing; {spec.run} was trained on "
+                f"{columns.listed(spec.columns)}"
+            )
+        if spec.texts:
+            guess = columns.text_column(table, used, labels_known=False) or next(
+                iter(columns.free_texts(table, used)), None
+            )
+            if not spec.columns and guess is None:
+                raise InputError(f"{self.path}: none of the columns {columns.listed(names)} holds texts")
+            return list(spec.columns) or [str(guess)]
+        found = columns.feature_columns(table, used)
+        if extra := [name for name in found if spec.columns and name not in spec.columns]:
+            warnings.warn(
+                f"{self.path}: {len(extra)} columns are ignored because {spec.run} was not trained on them: "
+                f"{columns.listed(extra)}",
+                InputWarning,
+                stacklevel=2,
+            )
+        if not spec.columns and not found:
+            raise InputError(f"{self.path}: no column contains numbers; its columns are {columns.listed(names)}")
+        return list(spec.columns) or found
 
     @property
     def columns(self) -> list[str]:
@@ -274,7 +365,9 @@ class TableReader:
 
     def block(self, part: pa.Table, start: int = 0) -> InputBlock:
         """The block of these rows; `start` is the number of the first row."""
-        return InputBlock(self.names(part, start), torch.from_numpy(self.read(part, start)), self.observed(part))
+        rows = self.read(part, start)
+        inputs = rows.tolist() if self.spec.texts else torch.from_numpy(rows)
+        return InputBlock(self.names(part, start), inputs, self.observed(part))
 
     def names(self, part: pa.Table, start: int = 0) -> list[str]:
         if not self.has_names:
@@ -286,7 +379,12 @@ class TableReader:
         return None if self.label is None else self._texts(part, self.label)
 
     def read(self, part: pa.Table, start: int = 0) -> npt.NDArray[Any]:
-        """The network's input: uint8 images (B, 3, S, S), or float32 features (B, D)."""
+        """The network's input: uint8 images (B, 3, S, S), float32 features (B, D), or texts (B,)."""
+        if self.spec.texts:
+            kind = part.schema.field(self.inputs[0]).type
+            if not columns.is_text(kind):
+                raise InputError(f"{self.path}: column {self.inputs[0]!r} holds {kind}, not texts")
+            return np.array([text or "" for text in part[self.inputs[0]].to_pylist()], object)
         return self._features(part, start) if self.spec.image_size is None else self._images(part, start)
 
     def _texts(self, part: pa.Table, column: str) -> list[Any]:
@@ -334,12 +432,12 @@ def _file_content(cell: Any) -> Any:
     return cell.get("path") if cell["bytes"] is None else cell["bytes"]
 
 
-def list_images(paths: Iterable[Path]) -> list[Path]:
-    """The image files among these paths and in these folders, in order."""
+def list_files(paths: Iterable[Path], suffixes: tuple[str, ...], noun: str) -> list[Path]:
+    """The files among these paths, and those with the given suffixes in these folders, in order."""
     paths, files = list(paths), []
     for path in paths:
         if path.is_dir():
-            found = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not hidden(file.name))
+            found = (file for file in path.rglob("*") if file.suffix.lower() in suffixes and not hidden(file.name))
             files += sorted(file for file in found if file.is_file())
         elif path.exists() and not path.is_file():
             raise InputError(f"{path}: this is neither a regular file nor a folder")
@@ -348,7 +446,7 @@ def list_images(paths: Iterable[Path]) -> list[Path]:
         else:
             raise InputError(f"{path}: no such file or folder")
     if not files:
-        raise InputError(f"no image in {', '.join(map(str, paths))}")
+        raise InputError(f"no {noun} in {', '.join(map(str, paths))}")
     for file in files:
         readable_name = str(file).encode(errors="replace").decode()
         if readable_name != str(file):

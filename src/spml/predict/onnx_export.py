@@ -15,7 +15,7 @@ from spml.atomic import atomic_path
 from spml.calibration.recalibration import CAUTIOUS, LEAST, Recalibration
 from spml.errors import InputError
 from spml.losses.activation import log_odds
-from spml.models.feature_classifier import FeatureClassifier
+from spml.models.feature_model import FeatureModel, LinearLearner
 from spml.models.quiet_export import quiet_export
 from spml.predict.inputs import InputBlock
 from spml.predict.predictor import Float32, Predictor
@@ -44,6 +44,10 @@ def export_onnx(predictor: Predictor, path: Path) -> None:
         If the extra is not installed, the run cannot be calibrated, the file cannot be written, or onnxruntime
         computes probabilities that differ by more than 1e-4.
     """
+    if predictor.encoder is not None:
+        raise InputError(
+            f"{predictor.folder} was trained on texts, which an ONNX file cannot encode: use save_pretrained"
+        )
     onnx, onnxruntime = _packages()
     predictor = predictor.cpu_copy()  # GPUs round more coarsely than the tolerance
     graph = _CalibratedNetwork(predictor).eval()
@@ -103,10 +107,7 @@ class _CalibratedNetwork(nn.Module):
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if isinstance(self.network, FeatureClassifier):  # its own `forward` depends on the number of rows
-            logits = F.linear(self.network.standardise(inputs), *self.network.head())
-        else:
-            logits = self.network(inputs).logits
+        logits = self.network(inputs).logits
         logits = log_odds(logits, self.activation).clamp(-_MAX_LOGIT, _MAX_LOGIT)
         readings = torch.stack(
             [self._present(logits * slope + b) for slope, b in zip(self.slopes, self.offsets, strict=True)]
@@ -142,9 +143,13 @@ def _example(predictor: Predictor) -> tuple[str, Tensor]:
     if size is not None:
         return "images", torch.randint(0, 256, (_TEST_ROWS, 3, size, size), generator=draw, dtype=torch.uint8)
     network = predictor.network
-    assert isinstance(network, FeatureClassifier)
-    rows = torch.randn(_TEST_ROWS, len(network.mean), generator=draw)
-    return "features", rows * network.deviation + network.mean
+    assert isinstance(network, FeatureModel)
+    rows = torch.randn(_TEST_ROWS, network.dim, generator=draw)
+    for learner in network.learners:
+        if isinstance(learner, LinearLearner):  # rows like those of training
+            rows = (rows * learner.deviation + learner.mean).float()
+            break
+    return "features", rows
 
 
 def _metadata(predictor: Predictor) -> dict[str, str]:

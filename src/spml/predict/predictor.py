@@ -20,12 +20,23 @@ from spml.errors import InputError
 from spml.losses.activation import probabilities
 from spml.models import Classifier
 from spml.models.feature_classifier import FeatureClassifier
+from spml.models.feature_model import FeatureModel
+from spml.models.text_encoders import TextEncoder
 from spml.predict.inputs import InputBlock, InputSpec, open_files
 from spml.predict.writers import FORMATS, open_writer
 from spml.recover import Rule
 from spml.recover import recover as recover_labels
 from spml.runs.files import read_record
-from spml.runs.folder import PREDICTIONS, best_network, check_files, check_output_path, open_run, read_run_record
+from spml.runs.folder import (
+    ENCODER,
+    PREDICTIONS,
+    best_network,
+    check_files,
+    check_output_path,
+    open_run,
+    read_encoder,
+    read_run_record,
+)
 from spml.runs.schema import PredictionsRecord, damaged
 from spml.training.device import choose_device, keep_freed_memory
 from spml.training.progress import bars
@@ -47,12 +58,16 @@ class Predictor:
     ----------
     folder : Path
         Where the network was loaded from, for error messages.
-    network : Classifier or FeatureClassifier
+    network : Classifier or FeatureModel
     classes : tuple of str
     policy : {"squash", "crop"}
         How images are brought to the network's size.
     decide : callable
         Returns the calibration and thresholds; called at most once, when they are needed.
+    columns : sequence of str
+        The columns of the table that features or texts came from.
+    encoder : TextEncoder, optional
+        Of texts.
     device : str
         "auto", "cpu" or "cuda".
     """
@@ -60,20 +75,24 @@ class Predictor:
     def __init__(
         self,
         folder: Path,
-        network: Classifier | FeatureClassifier,
+        network: Classifier | FeatureModel,
         classes: tuple[str, ...],
         decide: Callable[[], Decision],
         *,
         policy: Policy = "squash",
+        columns: Sequence[str] = (),
+        encoder: TextEncoder | None = None,
         device: str = "auto",
     ) -> None:
-        self.folder, self.classes, self._decide = folder, classes, decide
+        self.folder, self.classes, self._decide, self.encoder = folder, classes, decide, encoder
         images = isinstance(network, Classifier)
         self.spec = InputSpec(
             str(folder),
             image_size=network.description["image_size"] if images else None,
             features=None if images else network.description["features"],
             policy=policy,
+            texts=encoder is not None,
+            columns=tuple(columns),
         )
         self.device = choose_device(device)
         self.network = network.to(self.device)
@@ -90,14 +109,25 @@ class Predictor:
         """The same predictor with a copy of the network on the CPU."""
         network = copy.deepcopy(self.network)
         return Predictor(
-            self.folder, network, self.classes, lambda: self.decision, policy=self.spec.policy, device="cpu"
+            self.folder,
+            network,
+            self.classes,
+            lambda: self.decision,
+            policy=self.spec.policy,
+            columns=self.spec.columns,
+            encoder=self.encoder,
+            device="cpu",
         )
 
     @torch.inference_mode()
     def probabilities(self, block: InputBlock) -> Float32:
         """The network's probability of every class, (B, L)."""
-        logits = self.network(self._moved(block)).logits.float()
-        probability: Float32 = probabilities(logits, self.activation).cpu().numpy()
+        probability: Float32
+        if isinstance(self.network, FeatureModel):
+            probability = self.network.presence(self._features(block)).astype(np.float32)
+        else:
+            logits = self.network(self._moved(block)).logits.float()
+            probability = probabilities(logits, self.activation).cpu().numpy()
         if np.isnan(probability.max(initial=0)):
             row = int(np.isnan(probability).any(axis=1).argmax())
             raise InputError(
@@ -108,13 +138,24 @@ class Predictor:
 
     @torch.inference_mode()
     def embeddings(self, block: InputBlock) -> Float32:
-        """The input of the last layer, (B, D): pooled features of images, standardised feature rows."""
-        inputs, network = self._moved(block), self.network
-        features = network.features(inputs) if isinstance(network, Classifier) else network.standardise(inputs)
-        result: Float32 = features.float().cpu().numpy()
+        """What classifies, (B, D): pooled features of images, feature rows, encoded texts."""
+        result: Float32
+        if isinstance(self.network, Classifier):
+            result = self.network.features(self._moved(block)).float().cpu().numpy()
+        else:
+            rows = self._features(block)
+            result = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, np.float32)
         return result
 
+    def _features(self, block: InputBlock) -> Any:
+        """Feature rows: a tensor or, of texts, an array or CSR matrix."""
+        if self.encoder is None:
+            return block.inputs
+        assert isinstance(block.inputs, list)
+        return self.encoder.encode(block.inputs)
+
     def _moved(self, block: InputBlock) -> torch.Tensor:
+        assert isinstance(block.inputs, torch.Tensor)
         inputs = block.inputs.to(self.device)
         return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
 
@@ -129,7 +170,8 @@ def open_predictor(run: Path, device: str = "auto") -> Predictor:
         raise InputError(f"{run} is not a finished run: it has no best.safetensors")
     finished = (run / PREDICTIONS).exists()
     record = read_run_record(run)
-    check_files(run, record, ("best.safetensors", *([PREDICTIONS] if finished else [])))
+    encoder_file = [ENCODER] if (run / ENCODER).exists() else []
+    check_files(run, record, ("best.safetensors", *encoder_file, *([PREDICTIONS] if finished else [])))
     options = read_record(run / PREDICTIONS, PredictionsRecord)["source"]["options"] if finished else {}
 
     def decide() -> Decision:
@@ -139,7 +181,18 @@ def open_predictor(run: Path, device: str = "auto") -> Predictor:
     network, policy = best_network(run), options.get("policy", "squash")
     if network.num_classes != len(record["classes"]) or policy not in ("squash", "crop"):
         raise damaged(run / "run.json", f"its {len(record['classes'])} classes do not fit the network")
-    return Predictor(run, network, tuple(record["classes"]), decide, policy=policy, device=device)
+    assert not isinstance(network, FeatureClassifier)
+    columns, encoder = record.get("inputs", {}).get("columns", ()), read_encoder(run)
+    return Predictor(
+        run,
+        network,
+        tuple(record["classes"]),
+        decide,
+        policy=policy,
+        columns=columns,
+        encoder=encoder,
+        device=device,
+    )
 
 
 def predict_files(
@@ -161,7 +214,7 @@ def predict_files(
     run : Path
         Run folder, or a folder that `save_pretrained` wrote.
     inputs : sequence of Path
-        Image files and folders of images, or one `.npy` feature matrix, or one table (.csv, .tsv, .parquet).
+        Files and folders of images or texts, or one feature matrix (.npy, .npz), or one table (.csv, .tsv, .parquet).
     out : Path
         File to write: .csv, .parquet or .jsonl.
     threshold, top : float, int

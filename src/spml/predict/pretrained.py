@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 import numpy as np
@@ -16,10 +16,11 @@ from spml.calibration import Calibration, Presence, Recalibration
 from spml.errors import InputError
 from spml.labels import KEstimate
 from spml.metrics import mean_average_precision
+from spml.models.feature_classifier import FeatureClassifier
 from spml.predict.predictor import Decision, Predictor
 from spml.recover import Rule
-from spml.runs.files import copy_tensors, read_json, write_text
-from spml.runs.folder import RunFolder, stored_network
+from spml.runs.files import copy_tensors, read_json, write_tensors, write_text
+from spml.runs.folder import ENCODER, RunFolder, read_encoder, stored_network
 from spml.runs.schema import Names, damaged
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -36,11 +37,12 @@ class TrainingRecord:
     method: str
     settings: dict[str, float | int | str | bool | None]
     """Settings of the method."""
-    train: dict[str, float | int]
-    """Epochs, batch size, learning rate, seed."""
+    train: dict[str, float | int | str]
+    """Of images: epochs, batch size, learning rate, seed. Of features and texts: base, seed."""
     best_epoch: int
+    """0 for features and texts, which have no epochs."""
     validation_score: float | None
-    """mAP on the validation rows, where unknown labels count as absent."""
+    """mAP on held-out rows, where unknown labels count as absent."""
     test_map: float | None
     """mAP on the test rows, if their full labels are known."""
 
@@ -62,6 +64,8 @@ class PretrainedConfig(TypedDict):
     image_policy: Literal["squash", "crop"]
     decision: DecisionRecord | None
     training: TrainingRecord
+    columns: NotRequired[list[str]]
+    texts: NotRequired[bool]
 
 
 def is_pretrained(folder: Path) -> bool:
@@ -94,11 +98,15 @@ def save_pretrained(predictor: Predictor, training: TrainingRecord, folder: Path
         "model": predictor.network.description,
         "classes": predictor.classes,
         "image_policy": predictor.spec.policy,
+        "columns": predictor.spec.columns,
+        "texts": predictor.spec.texts,
         "decision": _decision_record(predictor),
         "training": asdict(training),
     }
     with atomic_path(folder / WEIGHTS) as temporary:
         save_file(copy_tensors(predictor.network.state_dict()), temporary, metadata={"format": "pt"})
+    if predictor.encoder is not None:
+        write_tensors(folder / ENCODER, predictor.encoder.tensors(), predictor.encoder.record)
     write_text(folder / CONFIG, json.dumps(config, indent=2, allow_nan=False) + "\n")
     write_text(folder / CARD, _model_card(config, training))
 
@@ -120,8 +128,21 @@ def load_pretrained(folder: Path, device: str = "auto") -> tuple[Predictor, Trai
             raise InputError(f"{folder} holds no calibration: its run had no labelled rows to calibrate with")
         return _read_decision(folder / CONFIG, config["decision"], len(config["classes"]))
 
-    classes, policy = tuple(config["classes"]), config["image_policy"]
-    return Predictor(folder, network.eval(), classes, decide, policy=policy, device=device), training
+    encoder = read_encoder(folder) if config.get("texts") else None
+    if config.get("texts") and encoder is None:
+        raise InputError(f"{folder / ENCODER} is missing: copy the whole folder")
+    assert not isinstance(network, FeatureClassifier)
+    predictor = Predictor(
+        folder,
+        network.eval(),
+        tuple(config["classes"]),
+        decide,
+        policy=config["image_policy"],
+        columns=config.get("columns", ()),
+        encoder=encoder,
+        device=device,
+    )
+    return predictor, training
 
 
 def training_record(run: RunFolder) -> TrainingRecord:
@@ -132,7 +153,9 @@ def training_record(run: RunFolder) -> TrainingRecord:
         rows={"train": len(run.train), "validation": len(run.validation), "test": len(run.test)},
         method=run.method,
         settings={name: value for name, value in run.record["method"].items() if name != "name"},
-        train={name: train[name] for name in ("epochs", "batch_size", "learning_rate", "seed")},
+        train={
+            name: train[name] for name in ("epochs", "batch_size", "learning_rate", "base", "seed") if name in train
+        },
         best_epoch=run.best["epoch"],
         validation_score=run.best["score"],
         test_map=_test_map(run),
@@ -198,24 +221,28 @@ def _model_card(config: dict[str, Any], training: TrainingRecord) -> str:
     model, classes, size = config["model"], config["classes"], config["model"].get("image_size")
     validation, test = training.validation_score, training.test_map
     settings = [f"{name} = {value}" for name, value in training.settings.items()]
+    task, example = ("image-classification", '"photo.jpg"') if size else ("tabular-classification", "rows")
+    if config["texts"]:
+        task, example = "text-classification", '"some text"'
+    kinds = dict.fromkeys(f"a {learner['kind']} learner" for learner in model.get("learners", ()))
     return (
         Path(__file__)
         .with_name("model_card.md")
         .read_text(encoding="utf-8")
         .format(
-            task="image-classification" if size else "tabular-classification",
+            task=task,
             version=config["spml_version"],
             data=_code(training.data),
-            example='run.predict("photo.jpg")' if size else "run.predict(rows)",
+            example=f"run.predict({example})",
             rows=", ".join(f"{count} {part}" for part, count in training.rows.items()),
             count=len(classes),
             classes=", ".join(map(_code, classes[:100])) + (", …" if len(classes) > 100 else ""),
             method=_code(training.method) + (f" ({', '.join(settings)})" if settings else ""),
             network=f"{_code(model['backbone'])} with a {model['head']} head, {size}×{size} pixels"
             if size
-            else f"a linear classifier on {model['features']} features",
+            else f"{' and '.join(kinds)} on {model['features']} features",
             train=", ".join(f"{name.replace('_', ' ')} {value}" for name, value in training.train.items()),
-            epoch=training.best_epoch,
+            epoch=f"; best epoch {training.best_epoch}" if training.best_epoch else "",
             validation="no validation rows" if validation is None else f"{validation:.4f}",
             test="not evaluated on fully labelled data" if test is None else f"{test:.4f}",
         )

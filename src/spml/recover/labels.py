@@ -375,6 +375,8 @@ def _calibration_rows(run: RunFolder, known: Int8, predicted: Bool, extra: Int64
         return rows[(known[rows] > 0).any(axis=1)]
 
     rows, kind = with_label(run.validation), "held-out"
+    if run.cross_fitted:
+        rows = with_label(np.union1d(run.train, run.validation))
     if not len(rows):
         rows, kind = with_label(run.train), "training"
     rows = np.union1d(rows, extra[predicted[extra]])

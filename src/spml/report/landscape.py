@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from spml.data.stores.images import ImageStore
-from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import Batch, Clock, Method, Problem, method
-from spml.models.feature_classifier import FeatureClassifier
 from spml.models.heads import Outputs
 from spml.report.axes import Axis
 from spml.report.figures import heat_map
@@ -79,8 +77,8 @@ def loss_landscape(
         raise InputError(
             f"the data of {run.name} was moved or changed, so its loss cannot be computed: restore the data"
         )
-    if isinstance(run.store, TextStore):
-        raise InputError(f"{run.name} was trained on texts: a loss landscape needs a network")
+    if not isinstance(run.store, ImageStore):
+        raise InputError(f"{run.name} was trained on features or texts: a loss landscape needs a network")
     generator = torch.Generator().manual_seed(seed)
     positions = torch.randperm(len(run.train), generator=generator)[:examples].sort().values
     inputs = run.store.batch(run.train[positions.numpy()])
@@ -89,8 +87,6 @@ def loss_landscape(
     measure = own_loss(run, labels)
 
     network = run.network()
-    if isinstance(network, FeatureClassifier):
-        network.train()  # separate heads, as in training
     centre = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     first, second = (_direction(centre, generator) for _ in range(2))
     offsets = np.linspace(-reach, reach, steps)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,13 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.models import Classifier, classifier_from_description
 from spml.models.feature_classifier import FeatureClassifier, feature_classifier_from_description
+from spml.models.feature_model import FeatureModel, feature_model_from_description
+from spml.models.text_encoders import TextEncoder, encoder_from_record
 from spml.runs.files import digest, load_weights, read_json, read_record, read_tensors, write_text
 from spml.runs.log import read_log
 from spml.runs.schema import (
     BestRecord,
+    EncoderRecord,
     PredictionsRecord,
     RowNames,
     RunRecord,
@@ -35,11 +38,13 @@ Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 
 PREDICTIONS = "predictions.safetensors"
+ENCODER = "encoder.safetensors"
+"""Of texts."""
 
 PARTS = ("train", "validation", "test")
 BOUND_FILES = (
     *("names.json", "labels.npz", "given.npz", "decided.npz", "truth.npz"),
-    *("best.safetensors", "best-memory.safetensors"),
+    *("best.safetensors", "best-memory.safetensors", ENCODER),
     PREDICTIONS,
 )
 """The files of a finished run whose digests run.json records. `last.safetensors` and the log may still change."""
@@ -54,7 +59,10 @@ class RunWarning(UserWarning):
     """A run can be used, but not everything about it could be checked."""
 
 
-def best_network(folder: Path) -> Classifier | FeatureClassifier:
+Network: TypeAlias = Classifier | FeatureClassifier | FeatureModel
+
+
+def best_network(folder: Path) -> Network:
     """The network of a run's best epoch."""
     path = folder / "best.safetensors"
     tensors, record = read_tensors(path, BestRecord)
@@ -62,7 +70,7 @@ def best_network(folder: Path) -> Classifier | FeatureClassifier:
     return network.eval()
 
 
-def stored_network(path: Path, model: dict[str, Any], tensors: Mapping[str, Tensor]) -> Classifier | FeatureClassifier:
+def stored_network(path: Path, model: dict[str, Any], tensors: Mapping[str, Tensor]) -> Network:
     """The network that a file describes, with its weights; raises `InputError` if they do not fit each other.
 
     A damaged description could ask for terabytes: a layer that the file does not hold is never allocated.
@@ -90,11 +98,25 @@ def _numbers(value: Any) -> Iterator[float]:
         yield value
 
 
-def new_network(model: dict[str, Any]) -> Classifier | FeatureClassifier:
+def new_network(model: dict[str, Any]) -> Network:
     """A network as described in run.json, with random weights."""
+    if "learners" in model:
+        return feature_model_from_description(model)
     make = feature_classifier_from_description if "features" in model else classifier_from_description
     network: Classifier | FeatureClassifier = make(model)
     return network
+
+
+def read_encoder(folder: Path) -> TextEncoder | None:
+    """The encoder of a run on texts; None for any other run."""
+    path = folder / ENCODER
+    if not path.exists():
+        return None
+    tensors, record = read_tensors(path, EncoderRecord)
+    try:
+        return encoder_from_record(record, tensors)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise damaged(path, f"{type(error).__name__}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -105,9 +127,10 @@ class RunFolder:
     record: dict[str, Any]
     """run.json: method, settings of training, model, classes."""
     best: dict[str, Any]
-    """{score, epoch, weights} of the best epoch."""
+    """{score, epoch, weights} of the best epoch; of a run on features, score alone has a meaning."""
     log: list[dict[str, Any]]
-    """log.jsonl: one line of kind "epoch" per epoch, with loss, validation_raw and validation_averaged."""
+    """log.jsonl: one line of kind "epoch" per epoch, with loss, validation_raw and validation_averaged; for a run on
+    features, one of kind "candidate" per learner that was tried."""
     names: list[str]
     """One name per row."""
     labels: Labels
@@ -115,7 +138,7 @@ class RunFolder:
     truth: Labels | None
     """The full labels, if known; entries that are unknown are 0."""
     probabilities: Float32
-    """Predictions of shape (N, L); NaN for rows outside the three parts."""
+    """Predictions of shape (N, L); NaN for rows outside the three parts. See `cross_fitted`."""
     train: Int64
     validation: Int64
     test: Int64
@@ -149,7 +172,7 @@ class RunFolder:
             "data": self.source["path"],
             "rows": f"{len(self.train)} train, {len(self.validation)} held out, {len(self.test)} test",
             **_summary(self.record, self.log),
-            "best epoch": self.best["epoch"],
+            **({"choice": self.choice} if self.cross_fitted else {"best epoch": self.best["epoch"]}),
             "held-out score": "-" if self.best["score"] is None else round(self.best["score"], 4),
             "full labels known": "yes" if self.truth is not None else "no",
         }
@@ -158,7 +181,26 @@ class RunFolder:
         """The log lines of kind "epoch"."""
         return [line for line in self.log if line["kind"] == "epoch"]
 
-    def network(self) -> Classifier | FeatureClassifier:
+    @property
+    def cross_fitted(self) -> bool:
+        """Whether the predictions of training rows come from models that were not trained on the row's label."""
+        return "learners" in self.record.get("model", {})
+
+    @property
+    def choice(self) -> str:
+        """What a training on features chose, in a sentence."""
+        return next((line.get("summary", "") for line in reversed(self.log) if line["kind"] == "end"), "")
+
+    def candidates(self) -> list[dict[str, Any]]:
+        """The log lines of kind "candidate"."""
+        return [line for line in self.log if line["kind"] == "candidate"]
+
+    @cached_property
+    def encoder(self) -> TextEncoder | None:
+        """The encoder of a run on texts."""
+        return read_encoder(self.folder)
+
+    def network(self) -> Network:
         """The network of the best epoch, on the CPU, in evaluation mode."""
         return best_network(self.folder)
 
@@ -236,7 +278,8 @@ def run_settings(run: RunFolder) -> dict[str, Any]:
         "settings": settings or None,
         "model": model.get("backbone"),
         "head": model.get("head") if "backbone" in model else None,
-        **{name: train.get(name) for name in ("epochs", "batch_size", "learning_rate", "seed")},
+        **{name: train.get(name) for name in ("epochs", "batch_size", "learning_rate", "seed", "base")},
+        "encoder": run.record.get("inputs", {}).get("encoder"),
         "k": run.record.get("k"),
     }
 
@@ -320,14 +363,16 @@ def describe(folder: Path) -> dict[str, Any]:
 def _summary(record: dict[str, Any], log: list[dict[str, Any]]) -> dict[str, Any]:
     """What is known about a run from its start."""
     settings = {name: value for name, value in record["method"].items() if name != "name"}
-    done = sum(line["kind"] == "epoch" for line in log)
-    return {
+    done, train = sum(line["kind"] == "epoch" for line in log), record["train"]
+    summary = {
         "classes": len(record["classes"]),
         "method": record["method"]["name"],
         "settings": ", ".join(f"{name} {value}" for name, value in settings.items()) or "none",
-        "network": record["model"].get("backbone", "linear on features"),
-        "epochs": f"{done} of {record['train']['epochs']}",
     }
+    if "inputs" in record:
+        return summary | {"inputs": record["inputs"]["kind"], "base": train.get("base", "auto")}
+    network = record["model"].get("backbone", "linear on features")
+    return summary | {"network": network, "epochs": f"{done} of {train['epochs']}"}
 
 
 def unfinished(folder: Path) -> str | None:
@@ -337,7 +382,7 @@ def unfinished(folder: Path) -> str | None:
     done = sum(line["kind"] == "epoch" for line in lines)
     if not done or any(line["kind"] == "end" for line in lines):
         return None
-    epochs = read_run_record(folder)["train"]["epochs"]
+    epochs = read_run_record(folder)["train"].get("epochs", "?")
     return f"{folder} is an unfinished run ({done} of {epochs} epochs). {_RESUME}"
 
 

@@ -31,9 +31,9 @@ class MethodRecord(TypedDict):
 
 
 class TrainRecord(TypedDict):
-    """The settings of training that are read again; there are more."""
+    """The settings of training that are read again; there are more. Training on features has no epochs."""
 
-    epochs: Size
+    epochs: NotRequired[Size]
     seed: NotRequired[Annotated[int, Meta(ge=0)]]
 
 
@@ -46,6 +46,13 @@ class DataRecord(TypedDict, total=False):
     source: str
 
 
+class InputsRecord(TypedDict):
+    """The inputs of a run on features or texts, and the columns of the table they come from."""
+
+    kind: Literal["features", "texts"]
+    columns: list[str]
+
+
 class RunRecord(TypedDict):
     """run.json. `files` holds the digest of every file of a finished run."""
 
@@ -56,6 +63,7 @@ class RunRecord(TypedDict):
     spml: NotRequired[str]
     data: NotRequired[DataRecord]
     k: NotRequired[Annotated[float, Meta(gt=0)] | None]
+    inputs: NotRequired[InputsRecord]
     files: NotRequired[dict[str, str]]
 
 
@@ -110,6 +118,20 @@ class HistogramLine(LogLine):
     counts: Annotated[list[Natural], Meta(min_length=1)]
 
 
+class CandidateLine(LogLine):
+    """A learner that training on features tried."""
+
+    name: str
+    log_likelihood: float
+    standard_error: float
+    chosen: bool
+    weight: float
+
+
+class EndLine(LogLine):
+    summary: NotRequired[str]
+
+
 class BadImagesLine(LogLine):
     count: Natural
     names: list[str]
@@ -119,7 +141,19 @@ LOG_LINES: dict[str, type[LogLine]] = {
     "epoch": EpochLine,
     "histogram": HistogramLine,
     "bad images": BadImagesLine,
+    "candidate": CandidateLine,
+    "end": EndLine,
 }
+
+
+class EncoderRecord(TypedDict):
+    """The record of encoder.safetensors; the kind decides what else it holds."""
+
+    kind: str
+    vocabularies: NotRequired[list[tuple[str, list[str]]]]
+    """The terms of each kind, in the order of the columns."""
+    model: NotRequired[str]
+
 
 RowNames = list[str]
 """names.json."""

@@ -1,19 +1,19 @@
 """The end of training: predictions for all rows, and everything else that makes a folder a finished run."""
 
 import json
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from spml.data.dataset import Dataset
 from spml.runs.files import write_tensors, write_text
-from spml.runs.folder import PREDICTIONS, best_network, bind_files, new_network
+from spml.runs.folder import PARTS, PREDICTIONS, best_network, bind_files, new_network
 from spml.training.evaluation import predict
 from spml.training.trainer import Trainer
 
 
-def finish(run: Trainer, dataset: Dataset, source: dict[str, Any]) -> None:
+def finish(run: Trainer, dataset: Dataset) -> None:
     """Write predictions for all rows, labels and names, which `spml.runs.folder.open_run` reads.
 
     Parameters
@@ -22,8 +22,6 @@ def finish(run: Trainer, dataset: Dataset, source: dict[str, Any]) -> None:
         A run that has been trained to its end.
     dataset : Dataset
         The data it was trained on.
-    source : dict
-        {"path": …, "options": {…}}: how to open the data again, to find its images.
     """
     folder, processes = run.folder, run.processes
     network = best_network(folder) if processes.first else new_network(run.record()["model"])
@@ -42,15 +40,20 @@ def finish(run: Trainer, dataset: Dataset, source: dict[str, Any]) -> None:
     if processes.first:
         probabilities = torch.full((len(dataset), len(dataset.classes)), torch.nan)
         probabilities[torch.from_numpy(rows)] = scores
-        parts = {name: torch.from_numpy(getattr(dataset, name)) for name in ("train", "validation", "test")}
-        dataset.labels.save(folder / "labels.npz")
-        if dataset.answers is not None:
-            dataset.answers.given.save(folder / "given.npz")
-            dataset.answers.decided.save(folder / "decided.npz")
-        if dataset.truth is not None:
-            dataset.truth.open().save(folder / "truth.npz")
-        write_text(folder / "names.json", json.dumps(dataset.names.tolist()))
-        record = {"source": source, "data": dataset.name}
-        write_tensors(folder / PREDICTIONS, {"probabilities": probabilities, **parts}, record)
-        bind_files(folder)
+        write_rows(folder, dataset, probabilities)
     processes.wait()
+
+
+def write_rows(folder: Path, dataset: Dataset, probabilities: torch.Tensor) -> None:
+    """Write labels, names and predictions (N, L) of all rows. This makes the folder a finished run."""
+    parts = {name: torch.from_numpy(getattr(dataset, name)) for name in PARTS}
+    dataset.labels.save(folder / "labels.npz")
+    if dataset.answers is not None:
+        dataset.answers.given.save(folder / "given.npz")
+        dataset.answers.decided.save(folder / "decided.npz")
+    if dataset.truth is not None:
+        dataset.truth.open().save(folder / "truth.npz")
+    write_text(folder / "names.json", json.dumps(dataset.names.tolist()))
+    record = {"source": dataset.source or {"path": dataset.name, "options": {}}, "data": dataset.name}
+    write_tensors(folder / PREDICTIONS, {"probabilities": probabilities, **parts}, record)
+    bind_files(folder)

@@ -113,7 +113,7 @@ def run_experiment(
         best = run.fit()
     seconds = time.perf_counter() - started
     _log_unreadable_images(run, dataset)
-    finish(run, with_drawn_labels(dataset, experiment.draw), dataset.source or {"path": dataset.name, "options": {}})
+    finish(run, with_drawn_labels(dataset, experiment.draw))
     return {**best, "seconds": seconds}
 
 

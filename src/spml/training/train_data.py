@@ -10,7 +10,7 @@ import torch
 
 from spml.data import ImageStore, ViewSettings
 from spml.data.dataset import Dataset
-from spml.data.detect import open_data
+from spml.data.detect import is_text_folder, open_data
 from spml.errors import InputError
 from spml.methods import method as make_method
 from spml.runs.decisions import DECISIONS, Subject, copy_decisions, read_decisions
@@ -21,6 +21,7 @@ from spml.training.distributed import Processes
 from spml.training.experiment import Experiment
 from spml.training.run_experiment import run_experiment
 from spml.training.settings import TrainSettings
+from spml.training.train_features import train_features
 
 DEFAULT_SIZE = {"lite0": 224, "lite1": 240, "lite2": 260, "small": 64}
 DEFAULT_MODEL = "lite0"
@@ -35,9 +36,11 @@ def train_data(
     model: str | None = None,
     head: str | None = None,
     size: int | None = None,
-    epochs: int = 10,
-    batch_size: int = 16,
+    epochs: int | None = None,
+    batch_size: int | None = None,
     learning_rate: float | None = None,
+    base: str | None = None,
+    encoder: str | None = None,
     k: float | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -47,7 +50,7 @@ def train_data(
     progress: bool = True,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train a classifier on images or features of which only some labels are observed.
+    """Train a classifier on images, features or texts of which only some labels are observed.
 
     Parameters
     ----------
@@ -65,9 +68,15 @@ def train_data(
         By default the head that the method prefers.
     size : int, optional
         Side length of the images in pixels. Default: the size a `Dataset` was opened with, or the model's own.
-    epochs, batch_size, seed : int
+    epochs, batch_size : int, optional
+        Of images; by default 10 and 16.
     learning_rate : float, optional
-        Highest learning rate; by default 1e-4 for images and 1e-3 for features.
+        Highest learning rate, of images; by default 1e-4.
+    base : {"auto", "linear", "trees"}, optional
+        Learners on features and texts that the method "auto" may use.
+    encoder : str, optional
+        Encoder of texts; see `fit_encoder`.
+    seed : int
     k : float, optional
         Average number of labels per example.
     device : {"auto", "cpu", "cuda"}
@@ -85,7 +94,8 @@ def train_data(
     Returns
     -------
     dict
-        The best epoch: score (None without held-out rows), epoch, weights; and the seconds of training.
+        Of images, the best epoch: score (None without held-out rows), epoch, weights; and the seconds of training. Of
+        features and texts: score and summary.
 
     Raises
     ------
@@ -95,8 +105,10 @@ def train_data(
     chosen, out = choose_device(device), Path(out)
     _check_out(out, data)
     make_method(method, **(settings or {}))  # validate early, before any data is read
-    train: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "seed": seed}
-    _train_settings(1, chosen, True, learning_rate, train)
+    given = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    train: dict[str, Any] = {"epochs": 10, "batch_size": 16, "learning_rate": 1e-4, "seed": seed}
+    train |= {name: value for name, value in given.items() if value is not None}
+    _train_settings(1, chosen, train)
     dataset = _open(data, model, size, {name: value for name, value in options.items() if value is not None})
     for note in dataset.notes:
         notify(note)
@@ -104,27 +116,39 @@ def train_data(
         raise InputError(f"{dataset.name}: no training row has a label: training needs at least one observed label")
     if decisions is not None:
         dataset = _with_decisions(dataset, Path(decisions), notify)
-    images = isinstance(dataset.store, ImageStore)
-    if not images:
-        _check_linear(model=model, size=size, head=head)
     kind = f" (format: {dataset.source['kind']})" if dataset.source else ""
     notify(
         f"{dataset.name}{kind}: {len(dataset.train)} training rows, {len(dataset.validation)} held out, "
         f"{len(dataset.classes)} classes"
     )
-    experiment = Experiment(
-        method,
-        settings or {},
-        _train_settings(len(dataset.train), chosen, images, learning_rate, train),
-        k,
-        data=dataset.name,
-        features=not images,
-        backbone=model or DEFAULT_MODEL,
-        head=head,
-        image_size=dataset.store.size if isinstance(dataset.store, ImageStore) else Experiment.image_size,
-    )
-    trackers = (tracker(track, out),) if track else ()
-    best = run_experiment(experiment, dataset, out, device=device, trackers=trackers, notify=notify, progress=progress)
+    shared: dict[str, Any] = {"device": device, "notify": notify, "progress": progress}
+    if isinstance(dataset.store, ImageStore):
+        _check_inputs("features and texts", base=base, encoder=encoder)
+        experiment = Experiment(
+            method,
+            settings or {},
+            _train_settings(len(dataset.train), chosen, train),
+            k,
+            data=dataset.name,
+            backbone=model or DEFAULT_MODEL,
+            head=head,
+            image_size=dataset.store.size,
+        )
+        trackers = (tracker(track, out),) if track else ()
+        best = run_experiment(experiment, dataset, out, trackers=trackers, **shared)
+    else:
+        _check_inputs("images", model=model, size=size, head=head, track=track, **given)
+        best = train_features(
+            dataset,
+            out,
+            method=method,
+            settings=settings,
+            base=base or "auto",
+            encoder=encoder,
+            k=k,
+            seed=seed,
+            **shared,
+        )
     if decisions is not None and Processes().first:
         copy_decisions(decisions, out / DECISIONS)
     return best
@@ -153,13 +177,10 @@ def _with_decisions(dataset: Dataset, path: Path, notify: Callable[[str], None])
     return dataset.with_answers(decided)
 
 
-def _train_settings(
-    rows: int, device: torch.device, images: bool, learning_rate: float | None, train: dict[str, Any]
-) -> TrainSettings:
+def _train_settings(rows: int, device: torch.device, train: dict[str, Any]) -> TrainSettings:
     steps = train["epochs"] * max(rows // train["batch_size"], 1)
     return TrainSettings(
         **train,
-        learning_rate=(1e-4 if images else 1e-3) if learning_rate is None else learning_rate,
         schedule="cosine",
         averaging=1 - 1 / max(steps / 10, 10),  # over about a tenth of all steps, and at least ten
         precision="bf16" if device.type == "cuda" else "32",
@@ -172,7 +193,8 @@ def _open(data: str | Path | Dataset, model: str | None, size: int | None, optio
     wanted = size or DEFAULT_SIZE.get(model or DEFAULT_MODEL, 224)
     if isinstance(data, Dataset):
         return _resized(data, wanted, explicit=size is not None)
-    if str(data) == "scenes" or options.get("kind") == "features" or str(data).lower().endswith(".npy"):
+    fixed = options.get("kind") in ("features", "texts") or str(data).lower().endswith((".npy", ".npz"))
+    if str(data) == "scenes" or fixed or (options.get("kind") is None and is_text_folder(Path(data))):
         return open_data(data, **options)
     return open_data(data, **{"size": wanted, **options})
 
@@ -190,7 +212,10 @@ def _resized(data: Dataset, size: int, explicit: bool) -> Dataset:
     return replace(data, store=other.store, source=other.source) if list(other.names) == list(data.names) else data
 
 
-def _check_linear(**given: Any) -> None:
+def _check_inputs(kind: str, **given: Any) -> None:
+    """Raise `InputError` for an option that applies only to another kind of data."""
     for option, value in given.items():
-        if value not in (None, "linear"):
-            raise InputError(f"--{option} {value} applies only to images: on features the classifier is linear")
+        if value is not None:
+            reason = ", where nothing has to be tuned" if option in ("epochs", "batch_size", "learning_rate") else ""
+            data = f"this data is features or texts{reason}" if kind == "images" else "this data is images"
+            raise InputError(f"--{option.replace('_', '-')} {value} applies only to {kind}, and {data}: leave it out")

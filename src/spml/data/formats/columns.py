@@ -56,7 +56,8 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             parse = pa.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
             with pa.csv.open_csv(path, parse_options=parse) as start:
                 header = start.schema.names
-            text_columns = [usual(kind, header) for kind in ("image", "text", "label", "id", "split")]
+            text_columns = [usual(kind, header) for kind in ("image", "label", "id", "split")]
+            text_columns += [name for name in header if name.strip().casefold() in ("text", "texts")]
             types = {name: pa.string() for name in (*text_columns, *texts) if name}
             convert = pa.csv.ConvertOptions(column_types=types)
             table = pa.csv.read_csv(path, parse_options=parse, convert_options=convert)

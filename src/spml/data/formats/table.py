@@ -166,7 +166,7 @@ def read_texts(path: Path, table: pa.Table, column: str) -> tuple[TextStore, str
     kind = table.schema.field(column).type
     if not columns.is_text(kind):
         raise InputError(f"{path}: column {column!r} holds {kind}, not texts: choose another text_column.")
-    return TextStore(table[column].to_pylist(), f"{path}, column {column!r}"), f"texts from {column!r}"
+    return TextStore(table[column].to_pylist(), f"{path}, column {column!r}", column), f"texts from {column!r}"
 
 
 def _repeated(names: list[str], groups: list[list[int]]) -> list[str]:

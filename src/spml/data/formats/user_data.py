@@ -76,7 +76,8 @@ def from_known(
     train, validation, test = (np.flatnonzero(np.array(splits or ["train"] * len(labels)) == part) for part in PARTS)
     if not len(train):
         raise InputError(f"{name}: no training rows.")
-    share = VALIDATION_SHARE if validation_share is None else validation_share
+    default = VALIDATION_SHARE if isinstance(store, ImageStore) else 0.0
+    share = default if validation_share is None else validation_share
     if not len(validation) and share:
         train, validation = carve(labels, train, share=share, seed=seed)
     return Dataset(name, store, labels.ids, labels, None, train, validation, test, (*notes, *class_notes(labels)))

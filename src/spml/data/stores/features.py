@@ -187,6 +187,13 @@ class FeatureStore:
         """The given rows as they are stored: a scipy CSR matrix if the features are sparse, otherwise as `batch`."""
         return self._array[rows] if self.is_sparse else self._dense(rows)
 
+    def subset(self, rows: npt.NDArray[np.int64]) -> FeatureStore:
+        """A store of the given rows; the store itself if they are all rows in order."""
+        if len(rows) == len(self) and bool((rows == np.arange(len(self))).all()):
+            return self
+        part = self._array[rows] if self._tensor is None else self._tensor[torch.from_numpy(rows)]
+        return FeatureStore(part, self.columns)
+
     def finite_batch(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
         """`batch` with the check of `check_finite`, for rows that are read only once."""
         block = self._dense(rows)

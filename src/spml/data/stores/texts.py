@@ -23,6 +23,8 @@ class TextStore:
         None counts as an empty text.
     name : str, optional
         Where the texts come from, for error messages.
+    column : str, optional
+        The column of a table they come from.
 
     Raises
     ------
@@ -38,7 +40,8 @@ class TextStore:
     ['refund, please']
     """
 
-    def __init__(self, texts: Iterable[str | None], name: str = "the texts") -> None:
+    def __init__(self, texts: Iterable[str | None], name: str = "the texts", column: str | None = None) -> None:
+        self.column = column
         self._texts = ["" if text is None else text for text in texts]
         if not self._texts:
             raise InputError(f"{name}: there are no rows.")

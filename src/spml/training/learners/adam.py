@@ -20,7 +20,7 @@ from spml.training.linear import FeatureRows, HeadResult, train_heads
 
 _FOLDS = 3
 _LEARNING_RATE, _BATCH_SIZE, _STEPS = 1e-3, 64, 2000
-_FEWEST_EPOCHS, _MOST_EPOCHS = 10, 1000
+_FEWEST_EPOCHS, _MOST_EPOCHS = 10, 100
 _RESIDENT = 2**31  # bytes of standardised features that are kept in memory
 
 

@@ -98,17 +98,13 @@ class Design:
         Fold of every row.
     device : torch.device
         Sparse features are multiplied on the CPU.
-    scaling : Scaling, optional
-        Default: measured on the rows.
     """
 
-    def __init__(
-        self, store: FeatureStore, rows: Int64, fold: Int64, device: torch.device, scaling: Scaling | None = None
-    ) -> None:
+    def __init__(self, store: FeatureStore, rows: Int64, fold: Int64, device: torch.device) -> None:
         self.store, self.rows, self.fold = store, rows, fold
         self.folds = int(fold.max()) + 1
         self.device = torch.device("cpu") if store.is_sparse else device
-        self.scaling = scaling or Scaling.measure(store, rows)
+        self.scaling = Scaling.measure(store, rows)
         self._blocks: list[Block] | None = None
         if store.is_sparse or 4 * len(rows) * store.dim <= _RESIDENT:
             self._blocks = [self._read(f, np.flatnonzero(fold == f)) for f in range(self.folds)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from spml.training.learners.adam import fit_with_adam
 from spml.training.learners.design import Design, assign_folds
 from spml.training.learners.external import fit_external
 from spml.training.learners.likelihood import HeldOut, choose_weights, fit_temperature
-from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_path, held_out_scores, refit, solver_bytes
+from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_path, refit
 from spml.training.learners.method_loss import MethodLoss, is_pure, prepared
 from spml.training.learners.trees import fit_forest, forest_kinds, promising
 
@@ -34,8 +34,6 @@ Int64 = npt.NDArray[np.int64]
 Progress = Callable[[str], None]
 
 FOLDS = 5
-_ROWS_TO_CHOOSE = 50_000  # with more rows, the strength is chosen on this many
-_MOST_BYTES = 2**34  # memory of the solver up to which all classes are solved together
 _MOST_PRODUCTS = 2**29  # rows × classes × features up to which several losses are tried
 
 
@@ -263,10 +261,6 @@ def _best_linear(task: Task) -> tuple[Candidates, Trained]:
     Softmax reads every row as having one label and is best where that is nearly true. EM and the annotator's
     likelihood allow several labels; they are tried unless the data are large.
     """
-    if solver_bytes(FOLDS, task.targets.shape[1], task.features.dim) > _MOST_BYTES:
-        return _adam(task, "an", {})
-    if len(task.rows) > _ROWS_TO_CHOOSE:
-        return _large(task)
     design = Design(task.features, task.rows, task.fold, task.device)
     losses: dict[str, RowLoss] = {"softmax": SoftmaxLoss(task.targets.to(design.device))}
     if task.weight is None and task.targets.numel() * task.features.dim <= _MOST_PRODUCTS:
@@ -281,43 +275,6 @@ def _best_linear(task: Task) -> tuple[Candidates, Trained]:
         candidates += tried
         best.append((_calibrated(task, centred(trained.scores.double())).log_likelihood, trained))
     return candidates, max(best, key=lambda entry: entry[0])[1]
-
-
-def _large(task: Task) -> tuple[Candidates, Trained]:
-    """A softmax learner of many rows: its strength is chosen on some of them, and held-out scores come from those fits.
-
-    The heads of the folds were trained on some rows, so they are held-out for all others. The final learner is trained
-    on all rows, block by block; its strength per row is smaller, as there are more rows.
-    """
-    task.progress("linear learner, softmax, on some of the rows")
-    some = np.sort(np.random.default_rng([task.seed, 0x50E]).permutation(len(task.rows))[:_ROWS_TO_CHOOSE])
-    part, targets = Design(task.features, task.rows[some], task.fold[some], task.device), task.targets[some]
-    fits = fit_path(part, SoftmaxLoss(targets.to(part.device)), targets.to(part.device))
-    best = max(fits, key=lambda fit: fit.held_out.log_likelihood)
-    names = {fit.strength: f"linear (softmax), strength {fit.strength:.2g}" for fit in fits}
-    design = Design(task.features, task.rows, task.fold, task.device, scaling=part.scaling)
-    scores = held_out_scores(design, best.weights)
-    loss = SoftmaxLoss(task.targets.to(design.device))
-    final = replace(best, strength=best.strength * len(some) / len(task.rows))
-    trained = Trained(names[best.strength], partial(refit, design, loss, final), scores.cpu(), best.held_out)
-    return [(names[fit.strength], fit.held_out) for fit in fits], trained
-
-
-def _adam(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Candidates, Trained]:
-    """A linear learner trained with Adam: for methods with state, and for very many classes."""
-    task.progress(f"linear learner, {name}")
-    learner, scores = fit_with_adam(
-        task.features,
-        task.rows,
-        task.labels.subset(task.rows),
-        name,
-        settings,
-        k=task.k,
-        seed=task.seed,
-        device=task.device,
-    )
-    held_out = fit_temperature(scores, task.targets)
-    return [(name, held_out)], Trained(name, lambda: learner, scores, held_out)
 
 
 def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Candidates, Trained]:
@@ -366,8 +323,12 @@ def _method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Candida
         return candidates, [best], True
     method = prepared(method, labels, task.k, task.seed)
     if not is_pure(method, labels):
-        candidates, trained = _adam(task, name, settings)
-        return candidates, [trained], False
+        task.progress(f"linear learner, {name}")
+        learner, scores = fit_with_adam(
+            task.features, task.rows, labels, name, settings, k=task.k, seed=task.seed, device=task.device
+        )
+        held_out = fit_temperature(scores, task.targets)
+        return [(name, held_out)], [Trained(name, lambda: learner, scores, held_out)], False
     if task.weight is not None:
         raise InputError(f"sample_weight is supported by the methods 'auto' and 'softmax', not by {name!r}")
     design = Design(task.features, task.rows, task.fold, task.device)

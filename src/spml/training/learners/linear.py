@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spml.models.feature_model import LinearLearner
 from spml.training.learners.design import Block, Design
-from spml.training.learners.lbfgs import HISTORY, minimise
+from spml.training.learners.lbfgs import minimise
 from spml.training.learners.likelihood import HeldOut, fit_temperature
 
 _RATIO = 10**0.5  # between neighbouring strengths
@@ -76,11 +76,6 @@ class LinearFit:
     weights: Tensor
     scores: Tensor
     held_out: HeldOut
-
-
-def solver_bytes(heads: int, classes: int, dim: int) -> int:
-    """Memory of the solver: the weights, their gradients, and the pairs that L-BFGS remembers."""
-    return 4 * heads * classes * (dim + 1) * (2 * HISTORY + 6)
 
 
 def strength_path(design: Design) -> Iterable[float]:

@@ -1,0 +1,217 @@
+"""Training on features and texts: from a data set to a finished run folder, by `fit_features`.
+
+A fit takes seconds to minutes and is not resumed: an interrupted run is trained again from its start. Until the fit has
+ended, its folder holds run.json alone.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from spml import __version__
+from spml.data.dataset import Dataset, truth_closed
+from spml.data.stores.features import FeatureStore
+from spml.data.stores.texts import TextStore
+from spml.errors import InputError
+from spml.methods import method as make_method
+from spml.models.text_encoders import DEFAULT_ENCODER, TextEncoder, check_encoder, fit_encoder
+from spml.runs.files import lock_folder, read_json, write_tensors, write_text
+from spml.runs.folder import ENCODER, PREDICTIONS
+from spml.runs.schema import RunRecord
+from spml.training.evaluation import selection_score
+from spml.training.examples import check_labels
+from spml.training.files import refuse_other_settings
+from spml.training.finish import write_rows
+from spml.training.learners import FeatureFit, fit_features
+from spml.training.progress import stages
+
+
+def encoded(dataset: Dataset, encoder: str = DEFAULT_ENCODER) -> tuple[Dataset, TextEncoder]:
+    """A data set of texts with features in place of the texts, and the encoder, fitted on the training rows.
+
+    Examples
+    --------
+    >>> from spml.data import Dataset, TextStore
+    >>> from spml.labels import Labels
+    >>> store, rows = TextStore(["red apple", "green pear", "red pear"]), np.arange(3)
+    >>> labels = Labels.from_indices([0, 1, 1], ["apple", "pear"])
+    >>> data = Dataset("fruit", store, rows.astype(str), labels, None, rows[:2], rows[:0], rows[2:])
+    >>> encoded(data, "words")[0].store
+    FeatureStore(3 rows of 6 features, sparse)
+    """
+    store = dataset.store
+    if not isinstance(store, TextStore):
+        raise InputError(f"{dataset.name}: an encoder applies only to texts")
+    fitted = fit_encoder(encoder, store.texts(dataset.train))
+    return replace(dataset, store=FeatureStore(fitted.encode(store.texts()))), fitted
+
+
+def train_features(
+    dataset: Dataset,
+    folder: Path,
+    *,
+    method: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    base: str = "auto",
+    encoder: str | None = None,
+    k: float | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    notify: Callable[[str], None] = print,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Train on features or texts, and write everything that makes a folder a finished run.
+
+    The model is trained on all training rows. Their predictions in the run folder come from cross-fitting: each from
+    models that were not trained on that row's label.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Features or texts.
+    folder : Path
+        The run folder. A finished run with the same settings in it is kept.
+    method, settings, base, k, seed, device
+        As in `fit_features`.
+    encoder : str, optional
+        Of texts; see `fit_encoder`.
+    notify : callable
+        Receives messages for the user.
+    progress : bool
+        Show the stage of training.
+
+    Returns
+    -------
+    dict
+        {"score": mean average precision of the cross-fitted predictions on the observed labels, "summary": what was
+        chosen}.
+
+    Raises
+    ------
+    InputError
+        If data and settings do not fit, or the folder holds another run.
+    """
+    texts = isinstance(dataset.store, TextStore)
+    encoder = _checked_encoder(encoder, texts)
+    labels = dataset.labels.subset(dataset.train)
+    trained = make_method(method, **(settings or {}))
+    check_labels(trained, labels)
+    if base not in ("auto", "linear", "trees"):
+        raise InputError(f"base is {base!r}: it must be auto, linear or trees")
+    if k is not None and not 0 < k <= len(dataset.classes):
+        raise InputError(f"k must be above 0 and at most {len(dataset.classes)}, the number of classes, not {k}")
+    if method == "auto" and settings:
+        raise InputError(f"on features the method 'auto' has no settings: remove {next(iter(settings))!r}")
+    dataset.store.prepare()
+    record = {
+        "spml": __version__,
+        "method": {"name": method, **({} if method == "auto" else asdict(trained.settings))},
+        "train": {"seed": seed, "base": base},
+        "model": {},
+        "classes": list(dataset.classes),
+        "data": {"rows": len(labels), "labels": labels.fingerprint(), "source": dataset.fingerprint()},
+        "k": k,
+        "inputs": _inputs(dataset, encoder),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(folder):
+        if _is_finished(folder, record):
+            return _result(folder)
+        write_text(folder / "run.json", json.dumps(record, indent=2))
+        with stages(progress) as show, truth_closed():
+            fitted: TextEncoder | None = None
+            features = dataset
+            if encoder is not None:
+                show("encoding texts")
+                features, fitted = encoded(dataset, encoder)
+                notify(f"Features: {fitted.description}")
+            store = features.tensor_store
+            assert isinstance(store, FeatureStore)
+            fit = fit_features(
+                store.subset(dataset.train),
+                labels,
+                method=method,
+                settings=settings,
+                base=base,
+                k=k,
+                seed=seed,
+                device=device,
+                progress=show,
+            )
+            probabilities = _probabilities(dataset, store, fit)
+        _write(folder, record, dataset, fit, fitted, probabilities)
+        return _result(folder)
+
+
+def _checked_encoder(encoder: str | None, texts: bool) -> str | None:
+    if not texts:
+        if encoder is not None:
+            raise InputError(f"--encoder {encoder} applies only to texts, and the data is a table of numbers")
+        return None
+    encoder = encoder or DEFAULT_ENCODER
+    check_encoder(encoder)
+    return encoder
+
+
+def _inputs(dataset: Dataset, encoder: str | None) -> dict[str, Any]:
+    """What prediction needs to know about the inputs."""
+    if isinstance(dataset.store, TextStore):
+        return {"kind": "texts", "columns": list(filter(None, [dataset.store.column])), "encoder": encoder}
+    assert isinstance(dataset.store, FeatureStore)
+    return {"kind": "features", "columns": list(dataset.store.columns), "dim": dataset.store.dim}
+
+
+def _is_finished(folder: Path, record: dict[str, Any]) -> bool:
+    """Whether the folder holds this run; an unfinished run with other settings is forgotten."""
+    path = folder / "run.json"
+    before = read_json(path, RunRecord) if path.exists() else None
+    if before is None or not (folder / PREDICTIONS).exists():
+        return False
+    refuse_other_settings(path, {**record, "model": before["model"]})
+    return "files" in before
+
+
+def _probabilities(dataset: Dataset, store: FeatureStore, fit: FeatureFit) -> torch.Tensor:
+    """Cross-fitted predictions of the training rows, and the model's predictions of all others; NaN elsewhere."""
+    table = torch.full((len(dataset), len(dataset.classes)), torch.nan)
+    table[torch.from_numpy(dataset.train)] = torch.from_numpy(fit.held_out)
+    others = np.concatenate([dataset.validation, dataset.test])
+    if len(others):
+        table[torch.from_numpy(others)] = torch.from_numpy(fit.model.presence(store.subset(others))).float()
+    return table
+
+
+def _write(
+    folder: Path,
+    record: dict[str, Any],
+    dataset: Dataset,
+    fit: FeatureFit,
+    encoder: TextEncoder | None,
+    probabilities: torch.Tensor,
+) -> None:
+    """Write all files; predictions.safetensors, which makes the run a finished one, comes last."""
+    labelled = np.unique(dataset.labels.positives()[0])
+    labelled = np.intersect1d(labelled, dataset.train)
+    score = selection_score(probabilities[torch.from_numpy(labelled)], dataset.labels.subset(labelled))
+    record = {**record, "model": fit.model.description}
+    best = {"score": score if np.isfinite(score) else None, "epoch": 0, "weights": "raw"}
+    lines = [{"kind": "candidate", "step": step, **asdict(each)} for step, each in enumerate(fit.candidates)]
+    lines.append({"kind": "end", "step": len(lines), "summary": fit.summary, "log_likelihood": fit.log_likelihood})
+    write_text(folder / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    if encoder is not None:
+        write_tensors(folder / ENCODER, encoder.tensors(), encoder.record)
+    write_text(folder / "run.json", json.dumps(record, indent=2))
+    write_tensors(folder / "best.safetensors", fit.model.state_dict(), {**record, "best": best})
+    write_rows(folder, dataset, probabilities)
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    from spml.runs.folder import open_run
+
+    run = open_run(folder)
+    return {"score": run.best["score"], "summary": run.choice}
