@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from spml.errors import InputError
 from spml.models.backbones import IMAGENET_MEAN, IMAGENET_STD, example_output, load_backbone, weights_digest
+from spml.models.feature_head import FeatureHead
+from spml.models.feature_model import FeatureModel, feature_model_from_description
 from spml.models.heads import Outputs, build_head, pool
 from spml.type_checks import check_count
 
@@ -85,6 +87,11 @@ class Classifier(nn.Module):
         elif not images.is_floating_point():
             raise InputError(f"images must be uint8 (0..255) or floating point (0..1), not {images.dtype}")
         return ((images - self.mean) / self.std).to(self.mean.dtype)
+
+    def replace_head(self, model: FeatureModel) -> None:
+        """Replace the head by a model over the pooled features."""
+        self.head = FeatureHead(model)
+        self.description |= {"head": "features", "head_settings": self.head.settings}
 
     def head_parameters(self) -> Iterator[nn.Parameter]:
         return self.head.parameters()
@@ -272,20 +279,23 @@ def classifier_from_description(description: Mapping[str, Any], backbone: nn.Mod
         )
     body: str | nn.Module = name if backbone is None else backbone
     mean, std = description["mean"], description["std"]
+    feature_model = description["head_settings"].get("model") if description["head"] == "features" else None
     if description["head"] == "logits-only" and isinstance(body, nn.Module):
         classifier: Classifier = LogitsOnly(body, image_size=description["image_size"], mean=mean, std=std)
     else:
         classifier = build_classifier(
             body,
             description["num_classes"],
-            description["head"],
+            "linear" if feature_model else description["head"],
             pretrained=False,
             image_size=description["image_size"],
             mean=mean,
             std=std,
             zooms=description.get("zooms", (1.0,)),
-            **description["head_settings"],
+            **({} if feature_model else description["head_settings"]),
         )
+    if feature_model:
+        classifier.replace_head(feature_model_from_description(feature_model))
     classifier.description = copy.deepcopy(dict(description))
     return classifier
 
