@@ -362,3 +362,20 @@ def test_every_result_file_states_its_draw() -> None:
         if "earlier draw" in draws[file]:
             text = (ROOT / page).read_text(encoding="utf-8")
             assert "results.md#the-earlier-voc-draw" in text or "(#the-earlier-voc-draw)" in text, (page, file)
+
+
+def test_table_of_tables_matches_file() -> None:
+    scores: dict[tuple[str, str], list[float]] = {}
+    with (ROOT / "results" / "tables.csv").open(newline="", encoding="utf-8") as opened:
+        for row in csv.DictReader(opened):
+            scores.setdefault((row["data"], row["method"]), []).append(100 * float(row["test_map"]))
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    _, _, section = text.partition("## Tables, features and texts\n")
+    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    names = [cell.strip("`").replace("scikit-learn ", "sklearn ").replace("one-vs-rest", "ovr") for cell in lines[0]]
+    body = lines[2:11]
+    assert len({row[0] for row in body}) == 9
+    for row in body:
+        for name, cell in zip(names[1:], row[1:], strict=True):
+            found = scores[row[0], name]
+            assert float(cell.strip("*")) == pytest.approx(sum(found) / len(found), abs=0.051), (row[0], name)
