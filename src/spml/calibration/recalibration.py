@@ -1,6 +1,6 @@
 """Correct confidences by what fully labelled rows show: logit(corrected) = shift + stretch·logit(confidence).
 
-Without evidence nothing is corrected: shift ~ N(0, 1), stretch ~ N(1, 0.3²). The uncertainty of both is kept.
+Without evidence nothing is corrected: shift ~ N(0, 1), stretch ~ N(1, ½²). The uncertainty of both is kept.
 Confidences below `LEAST` are multiplied by one factor instead, so that labels that are almost certainly absent stay so.
 """
 
@@ -14,7 +14,7 @@ from scipy.special import expit, logit
 from spml.calibration.arrays import Bool, Float64, Int64
 
 _MEAN = np.array([0.0, 1.0])
-_PRECISION = np.diag([1.0, 0.3**-2])
+_PRECISION = np.diag([1.0, 4.0])
 LEAST = 0.05  # labels that are almost certainly absent would decide the fit, and nobody recovers them
 CAUTIOUS = 1.2816  # standard deviations below the mean: the 10th percentile
 
