@@ -183,11 +183,20 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
         )
         self.k_ = self._calibration.k
         self.recovered_proba_ = self._calibration.confidences(held_out, known)
+        unlabelled = ~(known != 0).any(axis=1)
+        if unlabelled.any():
+            self.recovered_proba_[unlabelled] = self._calibrated(held_out[unlabelled])
         if self.threshold == "f1":
             self.thresholds_: Float64 = expected_f1_thresholds(self.recovered_proba_)
         else:
             self.thresholds_ = np.full(len(self.classes_), float(self.threshold))
         return self
+
+    def _calibrated(self, presence: npt.NDArray[Any]) -> Float64:
+        """Probabilities of rows without known labels; the presence from spml's own models is calibrated already."""
+        if isinstance(self._model, BaseModel):
+            presence = self._calibration.confidences(presence)
+        return np.asarray(presence, np.float64)
 
     def _check_parameters(self) -> None:
         number = isinstance(self.threshold, (int, float, np.number)) and not isinstance(self.threshold, bool)
@@ -275,8 +284,7 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
             Rows do not sum to 1: a row may have many labels.
         """
         check_is_fitted(self)
-        X = self._checked(X, reset=False)
-        return self._calibration.confidences(self._model.presence(X)).astype(np.float64)
+        return self._calibrated(self._model.presence(self._checked(X, reset=False)))
 
     def predict_labels(self, X: Any) -> npt.NDArray[np.int64]:
         """Predict all labels of a row.
