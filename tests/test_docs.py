@@ -326,6 +326,20 @@ def test_quoted_supplement_matches_file() -> None:
     assert {f"`{row['method']}`" for row in every} == {line[0] for line in table}
 
 
+@pytest.mark.parametrize(
+    ("study", "values"), [("label-budget", "0.1 0.2 0.4 0.6 0.8 1.0"), ("bias-by-class", "−2 −1 0 1 2")]
+)
+def test_quoted_studies_match_file(study: str, values: str) -> None:
+    with (ROOT / "results" / "studies-voc12-features.csv").open(newline="", encoding="utf-8") as opened:
+        every = [row for row in csv.DictReader(opened) if row["bench"] == study]
+    (table,) = tables((ROOT / "docs" / "results.md").read_text(encoding="utf-8"), "method", *values.split())
+    found = {(row["method"], float(row["value"])): f"{100 * float(row['test_map']):.1f}" for row in every}
+    assert {quoted(line[0].rstrip("*")) for line in table} == {row["method"] for row in every}
+    for name, *cells in table:
+        for value, cell in zip(values.replace("−", "-").split(), cells, strict=True):
+            assert cell == found[quoted(name.rstrip("*")), float(value)]
+
+
 @pytest.mark.parametrize(("page", "header", "file"), QUOTED, ids=lambda part: part if isinstance(part, str) else "")
 def test_quoted_results_match_files(page: str, header: tuple[str, ...], file: str) -> None:
     with (ROOT / "results" / file).open(newline="", encoding="utf-8") as opened:
