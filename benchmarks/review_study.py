@@ -1,7 +1,8 @@
 """How many answers a review needs, by the order of its questions. Answers are the true labels.
 
     python benchmarks/review_study.py --data packs/voc12 --out results/review-study.csv
-    python benchmarks/review_study.py --data scenes --out results/review-study.csv
+    python benchmarks/review_study.py --data scenes --rows 4000 --out results/review-study.csv
+    python benchmarks/review_study.py --figure docs/images/review-study.svg --out results/review-study.csv
 
 As in `spml train` on images, cross-fitted linear models give soft labels to the unknown labels; given labels and
 answers replace them, and a linear head learns the result. After every 250 answers the head is trained again, and the
@@ -71,13 +72,17 @@ class Round(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="pack with features*.npy, or scenes")
+    parser.add_argument("--data", help="pack with features*.npy, or scenes")
+    parser.add_argument("--figure", type=Path, help="instead: draw what --out holds (SVG)")
     parser.add_argument("--out", type=Path, help="CSV to append to")
     parser.add_argument("--orders", default="random,confidence,suggested")
     parser.add_argument("--answers", type=int, default=2000)
     parser.add_argument("--rows", type=int, default=2500, help="reviewed rows")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
+    if options.figure:
+        figure(options.out, options.figure)
+        return
     for seed in range(options.seeds):
         data = (scenes if options.data == "scenes" else pack)(options.data, options.rows, seed)
         soft_labels = cross_fitted(data, seed)
@@ -232,6 +237,44 @@ def _data(
     validation = np.arange(0, len(rows), 5)
     truth_of = lambda part: truth.dense(part) > 0  # noqa: E731
     return Data(name, standard(features), given, truth_of(rows), validation, standard(test), truth_of(test_rows))
+
+
+def figure(results: Path, path: Path) -> None:
+    """Test mAP by number of answers, one panel per data set and one line per order: means over seeds."""
+    with results.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    names, colours = ["random", "confidence", "suggested"], ["#8a94a0", "#c0560a", "#1f5fbf"]
+    parts = []
+    for panel, data in enumerate(dict.fromkeys(line["data"] for line in lines)):
+        curves = []
+        for order in names:
+            chosen = [line for line in lines if (line["data"], line["order"]) == (data, order)]
+            steps = sorted({int(line["answers"]) for line in chosen})
+            means = [np.mean([float(each["test_map"]) for each in chosen if int(each["answers"]) == n]) for n in steps]
+            curves.append((steps, [100 * float(mean) for mean in means]))
+        low, high = min(min(y) for _, y in curves), max(max(y) for _, y in curves)
+        left = 60 + 350 * panel
+        parts.append(f'<text x="{left}" y="28" font-weight="600">{data}: test mAP (%)</text>')
+        for value in (low, high):
+            y = 210 - 160 * (value - low) / (high - low)
+            parts.append(f'<path d="M{left} {y:.1f}h260" stroke="#8884"/>')
+            parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.1f}</text>')
+        last = curves[0][0][-1]
+        for n in (0, last // 2, last):
+            parts.append(f'<text x="{left + 260 * n / last:.1f}" y="232" text-anchor="middle">{n:,}</text>')
+        for (steps, values), order, colour in zip(curves, names, colours, strict=True):
+            points = [
+                (left + 260 * n / last, 210 - 160 * (v - low) / (high - low))
+                for n, v in zip(steps, values, strict=True)
+            ]
+            line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+            y = 186 - 16 * names.index(order)
+            parts.append(f'<text x="{left + 180}" y="{y}" fill="{colour}">{order}</text>' if not panel else "")
+    style = 'font-family="sans-serif" font-size="12" fill="#66707c"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 260" {style}>'
+    foot = '<text x="360" y="254" text-anchor="middle">answers</text>\n</svg>\n'
+    path.write_text("\n".join([head, *parts, foot]))
 
 
 def write(path: Path | None, line: dict[str, Any]) -> None:
