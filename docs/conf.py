@@ -39,6 +39,9 @@ pygments_style = "default"
 autosummary_generate = True
 autodoc_typehints = "none"  # numpydoc's Parameters sections state the types
 autodoc_member_order = "bysource"
+autodoc_default_options = {  # scikit-learn's own, which refer to its glossary
+    "exclude-members": ",".join(f"set_{step}_request" for step in ("fit", "score", "predict", "transform"))
+}
 numpydoc_show_class_members = False
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"]
