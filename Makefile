@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint docs wheel demo bench clean
+.PHONY: test lint docs wheel demo bench audit lowest clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -33,5 +33,17 @@ demo: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/average_precision.py
 
+# Known vulnerabilities in the installed packages.
+audit: .venv/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/pip-audit --skip-editable
+
+# The tests with the lowest versions that pyproject.toml allows, in an environment of their own.
+lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --disable-pip-version-check uv
+	.venv-lowest/bin/uv pip install --python .venv-lowest/bin/python --resolution lowest-direct -e ".[dev,lite]"
+	.venv-lowest/bin/python -m pytest -q
+
 clean:
-	rm -rf .venv build dist docs/_build docs/api
+	rm -rf .venv .venv-lowest build dist docs/_build docs/api
