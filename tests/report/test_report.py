@@ -883,3 +883,14 @@ def test_the_page_has_no_console_errors_and_two_themes(tmp_path):
     loud.write_text(text.replace("</body>", "<script>1</script><img src='https://example.org/x.png'></body>"))
     _, console = chromium(loud, tmp_path / "profile", "--dump-dom")
     assert len(console) >= 2
+
+
+def test_the_reliability_band_is_a_90_percent_interval() -> None:
+    from spml.report.sections import _half_width
+
+    rng = np.random.default_rng(0)
+    for share, total in ((0.5, 20), (0.9, 30), (0.7, 200)):
+        right = rng.binomial(total, share, 2000)
+        covered = np.mean([abs(100 * (r + 2) / (total + 4) - 100 * share) <= _half_width(int(r), total) for r in right])
+        assert covered > 0.85
+    assert _half_width(8, 10) > 2 * _half_width(800, 1000)

@@ -274,15 +274,22 @@ def _trust(tables: RunTables) -> Iterator[Html]:
     enough = np.flatnonzero(sizes >= min(10, len(confidence)))  # fewer are too noisy
     x = [100 * float(confidence[place == i].mean()) for i in enough]
     y = [100 * float(is_right[place == i].mean()) for i in enough]
+    spread = [_half_width(int(is_right[place == i].sum()), int(sizes[i])) for i in enough]
     yield line_chart(
-        [Series("the model", x, y), Series("ideal", [0.0, 100.0], [0.0, 100.0], mark="guide")],
+        [Series("the model", x, y, spread), Series("ideal", [0.0, 100.0], [0.0, 100.0], mark="guide")],
         title="Calibration",
         x_label="confidence, %",
         y_label="% present",
         y_range=(0, 102),
         note="Of the labels with a confidence of 80%, 80% should be present. Below the line the model is "
-        "overconfident, above it underconfident.",
+        "overconfident, above it underconfident. The band is a 90% interval: wide where there are few labels.",
     )
+
+
+def _half_width(right: int, total: int) -> float:
+    """Half of the 90% interval of a percentage, with the usual two additional successes and failures."""
+    share, trials = (right + 2) / (total + 4), total + 4
+    return 164.5 * float(np.sqrt(share * (1 - share) / trials))
 
 
 def precision_down_the_list(confidence: Any, right: Any, points: int = 60) -> tuple[list[float], list[float]]:
