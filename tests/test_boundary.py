@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from spml.boundary import CRASHED, INPUT_ERROR, INTERRUPTED, run_guarded
@@ -119,11 +118,8 @@ def wait_for_handler(process: subprocess.Popen[bytes]) -> None:
 def test_signals_at_any_moment_end_with_the_same_sentence(
     number: signal.Signals, moment: float, tmp_path: Path
 ) -> None:
-    rows = np.random.default_rng(0).normal(size=(3000, 20)).astype(np.float32)
-    np.save(tmp_path / "x.npy", rows)
-    (tmp_path / "y.csv").write_text("label\n" + "".join(f"c{row % 5}\n" for row in range(3000)))
-    options = ["--labels", tmp_path / "y.csv", "--method", "em", "--epochs", "5000", "--device", "cpu"]
-    command = [sys.executable, "-m", "spml", "train", tmp_path / "x.npy", "--out", tmp_path / "run", *options]
+    options = ["--model", "small", "--method", "em", "--epochs", "500", "--device", "cpu"]
+    command = [sys.executable, "-m", "spml", "train", "scenes", "--out", tmp_path / "run", *options]
     pipes: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     with subprocess.Popen(list(map(str, command)), **pipes, preexec_fn=heed_hangups) as process:
         try:
