@@ -107,9 +107,7 @@ def test_sample_command_and_python_api_write_the_same_rows(tmp_path: Path) -> No
     np.save(tmp_path / "features.npy", features)
     labels = tmp_path / "labels.csv"
     labels.write_text("row,label\n" + "".join(f"{row},{'abc'[row % 3]}\n" for row in range(80)))
-    run = spml.train(
-        tmp_path / "features.npy", out=tmp_path / "run", method="em", epochs=1, labels=labels, progress=False
-    )
+    run = spml.train(tmp_path / "features.npy", out=tmp_path / "run", method="em", labels=labels, progress=False)
     run.sample(tmp_path / "api.csv", rows=7)
     command = ["sample", str(tmp_path / "run"), "--rows", "7", "--out", str(tmp_path / "cli.csv")]
     result = CliRunner().invoke(app, command)
