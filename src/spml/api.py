@@ -306,7 +306,7 @@ class Run:
         rows : {"train", "all"}
             The training and validation rows, or also the test rows.
         labelled : path, or (Labels, row numbers), optional
-            Some rows with all their labels, which make the confidences reliable: the filled-in file of `sample`,
+            Some rows with all their labels, which improve the confidences: the filled-in file of `sample`,
             another CSV with the columns name and label, or labels and the rows they belong to.
         k : float, optional
             Average number of labels per example. Default: the value given to `train`, else an estimate.
@@ -347,7 +347,7 @@ class Run:
         """Draw training rows to label fully, and write them as CSV with the columns name, label and weight.
 
         Complete the column label, with | between labels, keep the weights, and pass the file to `recover`. Twenty rows
-        often suffice for reliable confidences; a guaranteed precision needs more.
+        are a good start; a guaranteed precision needs more.
 
         Parameters
         ----------

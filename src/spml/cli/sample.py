@@ -17,7 +17,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of the random draw.")] = 0,
     force: ForceOption = False,
 ) -> None:
-    """Draw examples to label fully, which make recovered labels reliable."""
+    """Draw examples to label fully, which improve recovered labels."""
     from spml.errors import InputError
     from spml.recover.sample import sample_rows, write_sample
     from spml.runs.folder import open_run

@@ -198,7 +198,7 @@ def recover(
     """Recover the missing labels of a run's rows, each with a calibrated confidence.
 
     The network is calibrated on held-out rows with a single observed label. Fully labelled rows are not needed, but
-    single labels leave much open: twenty fully labelled rows, see `sample_rows`, make the confidences reliable.
+    single labels leave much open: fully labelled rows, see `sample_rows`, improve k and the confidences.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ def sample_rows(run: RunFolder, rows: int = 20, *, seed: int = 0) -> LabelledRow
     run : RunFolder
         A finished run, from `open_run`.
     rows : int
-        How many rows. 20 often suffice for reliable confidences; guarantees of a precision need more.
+        How many rows. 20 are a good start; guarantees of a precision need more.
     seed : int
 
     Returns
