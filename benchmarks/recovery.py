@@ -1,8 +1,8 @@
 """Recovered labels against the truth: calibration error, precision, recall and k, with 0, 20 and 60 full rows.
 
 Every set is fully labelled; single positives are drawn anew for each draw. Predictions are cross-fitted one-vs-rest
-logistic regressions, so that sets and draws compare the calibration and nothing else. `before` repeats the rule of version
-0.1 with the current code: the most likely calibration, and thresholds with the best expected F1.
+logistic regressions, so that sets and draws compare the calibration and nothing else. `before` repeats the rule of
+version 0.1 with the current code: the most likely calibration, and thresholds with the best expected F1.
 
     python benchmarks/recovery.py --data FOLDER --out results/recovery.csv
 """
