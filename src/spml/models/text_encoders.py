@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -290,7 +289,8 @@ class StaticEncoder:
         tokenizer, weights = self._model
         out = np.zeros((len(texts), weights.shape[1]), np.float32)
         for start in range(0, len(texts), 1024):
-            for row, found in enumerate(tokenizer.encode_batch(list(texts[start : start + 1024])), start):
+            part = list(texts[start : start + 1024])
+            for row, found in enumerate(tokenizer.encode_batch(part, add_special_tokens=False), start):
                 if found.ids:
                     out[row] = weights[found.ids].mean(axis=0)
         length = np.linalg.norm(out, axis=1, keepdims=True)
@@ -332,9 +332,3 @@ class SentenceEncoder:
 
 def _sentence_record(name: str) -> dict[str, Any]:
     return {"kind": "sentence-transformers", "model": name}
-
-
-def visible_words(segments: Segments) -> list[str]:
-    """The pieces that raise a score, the strongest first."""
-    raising = sorted((piece for piece in segments if piece[1] > 0 and piece[0].strip()), key=lambda piece: -piece[1])
-    return list(dict.fromkeys(chain(piece for piece, _ in raising)))

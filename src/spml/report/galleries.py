@@ -11,8 +11,10 @@ from PIL import Image
 
 from spml.calibration import Bool
 from spml.data.stores.images import ImageStore
+from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.models import Classifier
+from spml.models.text_encoders import TfidfEncoder
 from spml.predict.evidence import evidence, highlight
 from spml.report.markup import Html, count, percent, tag
 from spml.report.tables import RunTables
@@ -28,6 +30,8 @@ KINDS = {  # symbol and description of each kind of label
     "missed": ("○", "present, but not recovered"),
 }
 _TOP = 5
+_LETTERS = 600  # of a text
+_VISIBLE = 0.15  # of the strongest word's contribution
 _CHIPS = 8
 
 
@@ -40,6 +44,25 @@ def pixels(run: RunFolder, row: int) -> UInt8 | None:
     except InputError:
         return None
     return image
+
+
+def marked_text(tables: RunTables, row: int, label: int) -> Html | None:
+    """The beginning of a row's text, with the words that speak for a label marked; None without texts."""
+    run = tables.run
+    if not isinstance(run.store, TextStore):
+        return None
+    text, weights = run.store.texts([row])[0][:_LETTERS], tables.linear_weights
+    if weights is None or not isinstance(run.encoder, TfidfEncoder):
+        return tag("p", text, class_="passage")
+    segments = run.encoder.segments(text, weights[label])
+    most = max((score for _, score in segments), default=0.0)
+    parts = []
+    for piece, score in segments:
+        share = score / most if most > 0 else 0.0
+        strong = share >= _VISIBLE and not piece.isspace()
+        parts.append(tag("mark", piece, style=f"--share:{share:.2f}") if strong else piece)
+    more = "…" if len(run.store.texts([row])[0]) > _LETTERS else None
+    return tag("p", *parts, more, class_="passage")
 
 
 def picture(image: UInt8, alt: str, size: int) -> Html:
@@ -73,7 +96,7 @@ def card(tables: RunTables, row: int, size: int, focus: int | None = None) -> Ht
     top = order[:_TOP].tolist()
     if focus is not None and focus not in top:
         top[-1] = focus
-    image = pixels(run, row)
+    image, text = pixels(run, row), marked_text(tables, row, top[0] if focus is None else focus)
     description = "; ".join(
         f"{words}: {', '.join(run.classes[label] for label in kinds if kinds[label] == kind)}"
         for kind, (_, words) in KINDS.items()
@@ -85,6 +108,7 @@ def card(tables: RunTables, row: int, size: int, focus: int | None = None) -> Ht
         tag(
             "div",
             tag("p", run.names[row], class_="file name", title=run.names[row]),
+            text,
             tag("ul", *_chips(run, kinds, focus), class_="chips"),
             tag("ol", *(_bar(tables, row, label, kinds[label], label == focus) for label in top), class_="sure"),
             class_="words",

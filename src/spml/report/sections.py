@@ -58,11 +58,14 @@ def data_name(run: RunFolder) -> str:
 
 
 def noun(run: RunFolder) -> str:
-    return "row" if isinstance(run.store, FeatureStore) else "image"
+    kind = run.record.get("inputs", {}).get("kind") or ("features" if isinstance(run.store, FeatureStore) else "images")
+    return {"features": "row", "texts": "text"}.get(kind, "image")
 
 
 def method_in_words(run: RunFolder) -> Html:
     """The method's name, description and paper."""
+    if run.cross_fitted and run.method == "auto":
+        return tag("span", tag("b", run.method), ": linear learner and forests, chosen by cross-validation")
     known = METHODS.get(run.method)
     description = None if known is None else join(": ", with_code(known.summary.rstrip(".")), f" ({known.paper})")
     return tag("span", tag("b", run.method), description)
@@ -95,13 +98,18 @@ def summary(tables: RunTables) -> Html:
     if tables.test_precision is not None:
         tiles.append(tile(hundred(tables.test_map), "test mAP", f"on {count(len(run.test), what)}"))
     elif run.best["score"] is not None:
-        tiles.append(tile(hundred(run.best["score"]), "held-out score", f"on {count(len(run.validation), what)}"))
+        judged = run.train if run.cross_fitted else run.validation
+        tiles.append(tile(hundred(run.best["score"]), "held-out score", f"on {count(len(judged), what)}"))
     epochs = run.epochs()
-    tiles.append(tile(str(run.best["epoch"]), "best epoch", f"of {len(epochs)}" if epochs else ""))
+    choice = "The best epoch is the one with the highest held-out score; its model is used."
+    if run.cross_fitted:
+        choice = "Every row was predicted by models that were not trained on its label."
+    else:
+        tiles.append(tile(str(run.best["epoch"]), "best epoch", f"of {len(epochs)}" if epochs else ""))
     explained = explanation(
-        MAP if tables.test_precision is not None else HELD_OUT,
+        (MAP if tables.test_precision is not None else HELD_OUT).replace("images", f"{what}s"),
         f"{RECOVERED} Observed labels have a confidence of 100%.",
-        "The best epoch is the one with the highest held-out score; its model is used.",
+        choice,
     )
     warning = None
     if trained_on_more_labels(run):
@@ -125,6 +133,7 @@ def sections(
     """All sections of one run, with `each` pictures per gallery of at most `size` pixels."""
     if each:
         yield pictures(tables, prefix, each, size)
+    yield from _candidates(tables.run, prefix)
     yield from _training(tables.run, prefix)
     yield from _label_by_label(tables, prefix)
     yield from _how_sure(tables, prefix)
@@ -138,14 +147,42 @@ def pictures(tables: RunTables, prefix: str, each: int, size: int, title: str = 
     run = tables.run
     notices = list(tables.notes)
     if run.store is None:
-        notices.append(f"The data ({data_name(run)}) was moved or changed, so names are shown instead of pictures.")
+        shown = "texts" if noun(run) == "text" else "pictures"
+        notices.append(f"The data ({data_name(run)}) was moved or changed, so names are shown instead of {shown}.")
     intro = f"Bars show the confidence of the most likely labels of each {noun(run)}."
+    if noun(run) == "text":
+        intro += " Marked words speak for the highlighted or most likely label: the darker, the more."
     body = join(
         *(tag("p", with_code(text), class_="notice") for text in notices),
         legend_of_chips(tables),
         *galleries(tables, each, size),
     )
     return Section(f"{prefix}recovered", title, body, intro)
+
+
+def _candidates(run: RunFolder, prefix: str) -> Iterator[Section]:
+    """What a training on features tried and chose: the cross-validation curve."""
+    candidates = run.candidates()
+    if not candidates:
+        return
+    best = max(each["log_likelihood"] for each in candidates)
+    low = min(each["log_likelihood"] for each in candidates)
+    entries = [
+        Bar(
+            each["name"] + (f" · weight {each['weight']:.2f}" if each["chosen"] else ""),
+            0.05 + 0.95 * (each["log_likelihood"] - low) / max(best - low, 1e-9),
+            f"{each['log_likelihood']:.3f} ± {each['standard_error']:.3f}",
+            "s3" if each["chosen"] else "s1",
+        )
+        for each in candidates
+    ]
+    note = (
+        "Mean log-likelihood of the observed labels of held-out rows, by cross-validation; higher is better. Learners "
+        "with a weight are used, in green."
+    )
+    yield from chart_section(
+        f"{prefix}choice", "What was chosen", [figure("Learners", bars(entries), note=note)], f"{run.choice}."
+    )
 
 
 def _training(run: RunFolder, prefix: str) -> Iterator[Section]:
