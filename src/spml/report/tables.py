@@ -131,7 +131,7 @@ class RunTables:
         if linear is None:
             return None
         weights: Float64 = (linear.weight.double() / linear.deviation.double()).numpy()
-        return weights - weights.mean(axis=0)
+        return np.asarray(weights - weights.mean(axis=0))
 
     def histograms(self, bins: int = 20) -> Iterator[tuple[str, Float64]]:
         """Histograms of the probabilities of unobserved labels, as shares, for present and for absent labels; if the
