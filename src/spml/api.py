@@ -47,6 +47,8 @@ def train(
     learning_rate: float | None = None,
     base: str | None = None,
     encoder: str | None = None,
+    effort: str = "normal",
+    minutes: float | None = None,
     k: float | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -78,7 +80,8 @@ def train(
     size : int, optional
         Image size in pixels. Default: the size given to `spml.open_data`, else the model's own.
     epochs, batch_size : int, optional
-        Images: passes over the training data (default: 10), and examples per step (default: 16).
+        Images: passes over the training data (default: 3,000 steps, at least 10 epochs), and examples per step
+        (default: 16).
     learning_rate : float, optional
         Images: peak learning rate. Default: 1e-4.
     base : str, optional
@@ -86,6 +89,12 @@ def train(
         strongly it is regularised, is chosen by cross-validation.
     encoder : str, optional
         Texts: "tfidf" (default), "words", "chars", "words+chars", "wordllama", or a model of sentence-transformers.
+    effort : {"quick", "normal", "thorough"}
+        Images: train a classifier on features of the frozen network, or the whole network. "normal" trains the whole
+        network on a GPU, and on a CPU if it fits into `minutes`. Any of head, epochs, batch_size, learning_rate and
+        settings trains the whole network, too.
+    minutes : float, optional
+        Images on a CPU: time for training the whole network.
     k : float, optional
         Average number of labels per example. Required by some methods; improves `Run.recover`.
     seed : int
@@ -135,6 +144,8 @@ def train(
         learning_rate=learning_rate,
         base=base,
         encoder=encoder,
+        effort=effort,
+        minutes=minutes,
         k=k,
         seed=seed,
         device=device,

@@ -33,7 +33,8 @@ def command(
     ] = None,
     size: Annotated[int | None, typer.Option(help="Image size in pixels. Default: the model's own.", min=1)] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Images: passes over the training data. Default: 10.", min=1)
+        int | None,
+        typer.Option(help="Images: passes over the training data. Default: 3,000 steps, at least 10 epochs.", min=1),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images: examples per step. Default: 16.", min=1)] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Images: peak learning rate. Default: 1e-4.")] = None,
@@ -46,6 +47,14 @@ def command(
             help="Texts: tfidf (default), words, chars, words+chars, wordllama, or a model of sentence-transformers."
         ),
     ] = None,
+    effort: Annotated[
+        str,
+        typer.Option(
+            help="Images: quick (classifier on features of the frozen network), thorough (the whole network), or "
+            "normal (the whole network on a GPU, or if it fits into --minutes)."
+        ),
+    ] = "normal",
+    minutes: Annotated[float | None, typer.Option(help="Images on a CPU: time for training the whole network.")] = None,
     k: Annotated[
         float | None,
         typer.Option(help="Average number of labels per example. Required by some methods; improves `recover`."),
@@ -95,6 +104,8 @@ def command(
         learning_rate=learning_rate,
         base=base,
         encoder=encoder,
+        effort=effort,
+        minutes=minutes,
         k=k,
         seed=seed,
         device=device,

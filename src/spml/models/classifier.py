@@ -88,6 +88,11 @@ class Classifier(nn.Module):
             raise InputError(f"images must be uint8 (0..255) or floating point (0..1), not {images.dtype}")
         return ((images - self.mean) / self.std).to(self.mean.dtype)
 
+    def average_over(self, zooms: Sequence[float]) -> None:
+        """Average the features of the linear head over these multiples of the image size."""
+        self.zooms = tuple(zooms)
+        self.description["zooms"] = list(zooms)
+
     def replace_head(self, model: FeatureModel) -> None:
         """Replace the head by a model over the pooled features."""
         self.head = FeatureHead(model)

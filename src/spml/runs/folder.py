@@ -184,7 +184,8 @@ class RunFolder:
     @property
     def cross_fitted(self) -> bool:
         """Whether the predictions of training rows come from models that were not trained on the row's label."""
-        return "learners" in self.record.get("model", {})
+        model = self.record.get("model", {})
+        return "learners" in model or model.get("head") == "features"
 
     @property
     def choice(self) -> str:

@@ -47,9 +47,9 @@ class DataRecord(TypedDict, total=False):
 
 
 class InputsRecord(TypedDict):
-    """The inputs of a run on features or texts, and the columns of the table they come from."""
+    """The inputs of a run that trained no network, and the columns of the table they come from."""
 
-    kind: Literal["features", "texts"]
+    kind: Literal["features", "texts", "images"]
     columns: list[str]
 
 

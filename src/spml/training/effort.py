@@ -1,14 +1,15 @@
 """How much to train on images: heads on a frozen backbone, or the whole network."""
 
 import math
-from typing import Literal, NamedTuple
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 
 from spml.errors import InputError
 from spml.training.head import WITHOUT_WEIGHTS
 
-Effort = Literal["quick", "normal", "thorough"]
 EFFORTS = ("quick", "normal", "thorough")
 
 STEPS = 3000  # of fine-tuning; a small data set gets more epochs
@@ -37,7 +38,7 @@ def plan_training(
     backbone: str,
     device: torch.device,
     minutes: float | None = None,
-    epochs: int | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Decide what to train.
 
@@ -52,8 +53,8 @@ def plan_training(
     device : torch.device
     minutes : float, optional
         Time limit; it decides on a CPU alone, where the time of a training can be estimated.
-    epochs : int, optional
-        If given, the whole network is trained for that many epochs.
+    options : mapping, optional
+        Options that the user gave for training a network, such as epochs or head: it is then trained.
 
     Returns
     -------
@@ -78,16 +79,19 @@ def plan_training(
         raise InputError(f"effort is {effort!r}: it must be one of {', '.join(EFFORTS)}")
     if minutes is not None and not minutes > 0:
         raise InputError(f"minutes must be above 0, not {minutes}")
+    given = dict(options or {})
     impossible = _why_not_frozen(method, backbone)
     if effort == "quick" and impossible:
         raise InputError(f"effort 'quick' trains on features of a frozen network, which {impossible}")
-    if effort == "quick" and epochs is not None:
-        raise InputError("effort 'quick' does not train the network, so epochs do not apply: leave one of them out")
+    if effort == "quick" and given:
+        raise InputError(
+            f"effort 'quick' does not train the network, so {next(iter(given))} does not apply: leave it out"
+        )
     per_epoch = max(1, math.ceil(rows / batch_size))
-    wanted = epochs or min(max(math.ceil(STEPS / per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
+    wanted = given.get("epochs") or min(max(math.ceil(STEPS / per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
     if effort == "quick":
         return Plan(True, wanted, "Training a classifier on the features of the frozen network (effort quick).")
-    if epochs is not None or impossible or effort == "thorough" or device.type != "cpu":
+    if given or impossible or effort == "thorough" or device.type != "cpu" or _several_processes():
         return Plan(False, wanted, f"Training the whole network for {wanted} epochs.")
     needed = rows * FEWEST_EPOCHS * CPU_SECONDS * (image_size / 224) ** 2 / max(torch.get_num_threads(), 1) / 60
     if minutes is not None and needed <= minutes:
@@ -107,3 +111,8 @@ def _why_not_frozen(method: str, backbone: str) -> str | None:
     if backbone in WITHOUT_WEIGHTS:
         return f"the network {backbone!r} has no pretrained weights for"
     return None
+
+
+def _several_processes() -> bool:
+    """Whether torchrun started this process as one of several: they train one network together."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1

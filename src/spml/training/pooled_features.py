@@ -76,7 +76,7 @@ def pooled_features(
         with torch.autocast(target.type, torch.bfloat16, enabled=precision == "bf16"):
             if matrix is None and len(zooms) > 1:
                 some = images if target.type == "cuda" else images[:1]  # another batch size makes cuDNN search again
-                zooms = zooms if _supports(classifier, some, zooms) else (1.0,)
+                zooms = supported_zooms(classifier, some, zooms)
             each = [features(zoomed(images, zoom)).float() for zoom in zooms]
         pooled = (sum(each[1:], each[0]) / len(each))[: len(chunk)].cpu().numpy()
         if matrix is None:
@@ -86,11 +86,12 @@ def pooled_features(
     return FeatureStore(matrix)
 
 
-def _supports(classifier: Classifier, images: Tensor, zooms: Sequence[float]) -> bool:
-    """Whether the backbone accepts images of these sizes; most transformers accept a single size."""
+@torch.no_grad()
+def supported_zooms(classifier: Classifier, images: Tensor, zooms: Sequence[float]) -> Sequence[float]:
+    """The zooms if the backbone accepts images of these sizes, otherwise 1; most transformers accept a single size."""
     try:
         for zoom in zooms:
             classifier.features_at(images, zoom)
     except (AssertionError, InputError, RuntimeError, ValueError):
-        return False
-    return True
+        return (1.0,)
+    return zooms

@@ -18,8 +18,9 @@ from spml.runs.log import tracker
 from spml.runs.outputs import RUN_FILES, check_results_folder
 from spml.training.device import choose_device
 from spml.training.distributed import Processes
+from spml.training.effort import FEWEST_EPOCHS, plan_training
 from spml.training.experiment import Experiment
-from spml.training.run_experiment import run_experiment
+from spml.training.run_experiment import run_experiment, without_unreadable_rows
 from spml.training.settings import TrainSettings
 from spml.training.train_features import train_features
 
@@ -41,6 +42,8 @@ def train_data(
     learning_rate: float | None = None,
     base: str | None = None,
     encoder: str | None = None,
+    effort: str = "normal",
+    minutes: float | None = None,
     k: float | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -69,13 +72,17 @@ def train_data(
     size : int, optional
         Side length of the images in pixels. Default: the size a `Dataset` was opened with, or the model's own.
     epochs, batch_size : int, optional
-        Of images; by default 10 and 16.
+        Of images; by default about 3,000 steps and at least 10 epochs, and 16.
     learning_rate : float, optional
         Highest learning rate, of images; by default 1e-4.
     base : {"auto", "linear", "trees"}, optional
         Learners on features and texts that the method "auto" may use.
     encoder : str, optional
         Encoder of texts; see `fit_encoder`.
+    effort : {"quick", "normal", "thorough"}
+        For images; see `plan_training`.
+    minutes : float, optional
+        For images on a CPU: train the whole network if that fits into this time.
     seed : int
     k : float, optional
         Average number of labels per example.
@@ -106,7 +113,7 @@ def train_data(
     _check_out(out, data)
     make_method(method, **(settings or {}))  # validate early, before any data is read
     given = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    train: dict[str, Any] = {"epochs": 10, "batch_size": 16, "learning_rate": 1e-4, "seed": seed}
+    train: dict[str, Any] = {"epochs": FEWEST_EPOCHS, "batch_size": 16, "learning_rate": 1e-4, "seed": seed}
     train |= {name: value for name, value in given.items() if value is not None}
     _train_settings(1, chosen, train)
     dataset = _open(data, model, size, {name: value for name, value in options.items() if value is not None})
@@ -124,18 +131,38 @@ def train_data(
     shared: dict[str, Any] = {"device": device, "notify": notify, "progress": progress}
     if isinstance(dataset.store, ImageStore):
         _check_inputs("features and texts", base=base, encoder=encoder)
-        experiment = Experiment(
-            method,
-            settings or {},
-            _train_settings(len(dataset.train), chosen, train),
-            k,
-            data=dataset.name,
-            backbone=model or DEFAULT_MODEL,
-            head=head,
-            image_size=dataset.store.size,
+        backbone, image_size = model or DEFAULT_MODEL, dataset.store.size
+        network_options = {"head": head, "track": track, "settings": settings or None, **given}
+        plan = plan_training(
+            effort,
+            rows=len(dataset.train),
+            batch_size=train["batch_size"],
+            image_size=image_size,
+            method=method,
+            backbone=backbone,
+            device=chosen,
+            minutes=minutes,
+            options={name: value for name, value in network_options.items() if value is not None},
         )
-        trackers = (tracker(track, out),) if track else ()
-        best = run_experiment(experiment, dataset, out, trackers=trackers, **shared)
+        notify(plan.reason)
+        if plan.frozen:
+            dataset.store.prepare(progress=progress)
+            dataset = _all_for_training(without_unreadable_rows(dataset, notify))
+            best = train_features(dataset, out, base="linear", backbone=backbone, k=k, seed=seed, **shared)
+        else:
+            train["epochs"] = plan.epochs
+            experiment = Experiment(
+                method,
+                settings or {},
+                _train_settings(len(dataset.train), chosen, train),
+                k,
+                data=dataset.name,
+                backbone=backbone,
+                head=head,
+                image_size=image_size,
+            )
+            trackers = (tracker(track, out),) if track else ()
+            best = run_experiment(experiment, dataset, out, trackers=trackers, **shared)
     else:
         _check_inputs("images", model=model, size=size, head=head, track=track, **given)
         best = train_features(
@@ -152,6 +179,14 @@ def train_data(
     if decisions is not None and Processes().first:
         copy_decisions(decisions, out / DECISIONS)
     return best
+
+
+def _all_for_training(dataset: Dataset) -> Dataset:
+    """The data set with its held-out rows for training, unless they were given as such: cross-fitting needs none."""
+    given = "split_column" in dataset.source.get("options", {}) or dataset.fully_labelled[dataset.validation].any()
+    if given or not dataset.source:
+        return dataset
+    return replace(dataset, train=np.union1d(dataset.train, dataset.validation), validation=dataset.validation[:0])
 
 
 def _check_out(out: Path, data: str | Path | Dataset) -> None:

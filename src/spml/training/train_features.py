@@ -16,19 +16,25 @@ import torch
 from spml import __version__
 from spml.data.dataset import Dataset, truth_closed
 from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import ImageStore
 from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.methods import method as make_method
+from spml.models import Classifier, build_classifier
+from spml.models.feature_model import FeatureModel
 from spml.models.text_encoders import DEFAULT_ENCODER, TextEncoder, check_encoder, fit_encoder
 from spml.runs.files import lock_folder, read_json, write_tensors, write_text
-from spml.runs.folder import ENCODER, PREDICTIONS
+from spml.runs.folder import ENCODER, PARTS, PREDICTIONS
 from spml.runs.schema import RunRecord
+from spml.training.device import choose_device
 from spml.training.evaluation import selection_score
 from spml.training.examples import check_labels
 from spml.training.files import refuse_other_settings
 from spml.training.finish import write_rows
 from spml.training.learners import FeatureFit, fit_features
+from spml.training.pooled_features import pooled_features, supported_zooms
 from spml.training.progress import stages
+from spml.training.soft_labels import ZOOMS
 
 
 def encoded(dataset: Dataset, encoder: str = DEFAULT_ENCODER) -> tuple[Dataset, TextEncoder]:
@@ -59,13 +65,14 @@ def train_features(
     settings: Mapping[str, Any] | None = None,
     base: str = "auto",
     encoder: str | None = None,
+    backbone: str | None = None,
     k: float | None = None,
     seed: int = 0,
     device: str = "auto",
     notify: Callable[[str], None] = print,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Train on features or texts, and write everything that makes a folder a finished run.
+    """Train on features, texts or the features of a frozen backbone, and write all that makes a folder a finished run.
 
     The model is trained on all training rows. Their predictions in the run folder come from cross-fitting: each from
     models that were not trained on that row's label.
@@ -73,13 +80,15 @@ def train_features(
     Parameters
     ----------
     dataset : Dataset
-        Features or texts.
+        Features, texts or images.
     folder : Path
         The run folder. A finished run with the same settings in it is kept.
     method, settings, base, k, seed, device
         As in `fit_features`.
     encoder : str, optional
         Of texts; see `fit_encoder`.
+    backbone : str, optional
+        Of images: the network whose features are used; it is not trained.
     notify : callable
         Receives messages for the user.
     progress : bool
@@ -116,16 +125,19 @@ def train_features(
         "classes": list(dataset.classes),
         "data": {"rows": len(labels), "labels": labels.fingerprint(), "source": dataset.fingerprint()},
         "k": k,
-        "inputs": _inputs(dataset, encoder),
+        "inputs": _inputs(dataset, encoder, backbone),
     }
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         if _is_finished(folder, record):
             return _result(folder)
         write_text(folder / "run.json", json.dumps(record, indent=2))
+        features, network = dataset, None
+        if backbone is not None:
+            with truth_closed():
+                features, network = frozen_features(dataset, backbone, device, progress)
         with stages(progress) as show, truth_closed():
             fitted: TextEncoder | None = None
-            features = dataset
             if encoder is not None:
                 show("encoding texts")
                 features, fitted = encoded(dataset, encoder)
@@ -144,7 +156,9 @@ def train_features(
                 progress=show,
             )
             probabilities = _probabilities(dataset, store, fit)
-        _write(folder, record, dataset, fit, fitted, probabilities)
+        if network is not None:
+            network.replace_head(fit.model)
+        _write(folder, record, dataset, fit, network or fit.model, fitted, probabilities)
         return _result(folder)
 
 
@@ -158,8 +172,24 @@ def _checked_encoder(encoder: str | None, texts: bool) -> str | None:
     return encoder
 
 
-def _inputs(dataset: Dataset, encoder: str | None) -> dict[str, Any]:
+def frozen_features(dataset: Dataset, backbone: str, device: str, progress: bool) -> tuple[Dataset, Classifier]:
+    """A data set of images with features of a pretrained network in place of the images, and the network."""
+    store, target = dataset.store, choose_device(device)
+    assert isinstance(store, ImageStore)
+    network = build_classifier(backbone, len(dataset.classes), image_size=store.size).eval()
+    rows = np.concatenate([getattr(dataset, part) for part in PARTS])
+    zooms = supported_zooms(network, store.batch(rows[:1]), ZOOMS)
+    pooled = pooled_features(network, store, rows, target, zooms=zooms, progress="features" if progress else None)
+    matrix = np.zeros((len(dataset), pooled.dim), np.float32)
+    matrix[rows] = pooled.batch(np.arange(len(rows))).cpu().numpy()
+    network.average_over(zooms)
+    return replace(dataset, store=FeatureStore(matrix)), network.cpu()
+
+
+def _inputs(dataset: Dataset, encoder: str | None, backbone: str | None) -> dict[str, Any]:
     """What prediction needs to know about the inputs."""
+    if isinstance(dataset.store, ImageStore):
+        return {"kind": "images", "columns": [], "backbone": backbone}
     if isinstance(dataset.store, TextStore):
         return {"kind": "texts", "columns": list(filter(None, [dataset.store.column])), "encoder": encoder}
     assert isinstance(dataset.store, FeatureStore)
@@ -191,6 +221,7 @@ def _write(
     record: dict[str, Any],
     dataset: Dataset,
     fit: FeatureFit,
+    network: Classifier | FeatureModel,
     encoder: TextEncoder | None,
     probabilities: torch.Tensor,
 ) -> None:
@@ -198,7 +229,7 @@ def _write(
     labelled = np.unique(dataset.labels.positives()[0])
     labelled = np.intersect1d(labelled, dataset.train)
     score = selection_score(probabilities[torch.from_numpy(labelled)], dataset.labels.subset(labelled))
-    record = {**record, "model": fit.model.description}
+    record = {**record, "model": network.description}
     best = {"score": score if np.isfinite(score) else None, "epoch": 0, "weights": "raw"}
     lines = [{"kind": "candidate", "step": step, **asdict(each)} for step, each in enumerate(fit.candidates)]
     lines.append({"kind": "end", "step": len(lines), "summary": fit.summary, "log_likelihood": fit.log_likelihood})
@@ -206,7 +237,7 @@ def _write(
     if encoder is not None:
         write_tensors(folder / ENCODER, encoder.tensors(), encoder.record)
     write_text(folder / "run.json", json.dumps(record, indent=2))
-    write_tensors(folder / "best.safetensors", fit.model.state_dict(), {**record, "best": best})
+    write_tensors(folder / "best.safetensors", network.state_dict(), {**record, "best": best})
     write_rows(folder, dataset, probabilities)
 
 

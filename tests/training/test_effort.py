@@ -1,0 +1,82 @@
+"""What is trained on images: the choice by effort, device and options; and runs on frozen features."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from spml.data import open_data
+from spml.errors import InputError
+from spml.models import build_classifier
+from spml.runs.folder import open_run
+from spml.training import train_features as module
+from spml.training.effort import Plan, plan_training
+from spml.training.train_features import train_features
+
+CPU = torch.device("cpu")
+
+
+def plan(effort: str = "normal", **changes: object) -> Plan:
+    options: dict[str, object] = {"rows": 1250, "batch_size": 16, "image_size": 224, "method": "auto"}
+    options |= {"backbone": "lite0", "device": CPU}
+    return plan_training(effort, **(options | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "frozen"),
+    [
+        ({}, True),
+        ({"effort": "quick", "device": torch.device("cuda")}, True),
+        ({"effort": "thorough"}, False),
+        ({"device": torch.device("cuda")}, False),
+        ({"method": "em"}, False),
+        ({"backbone": "small"}, False),
+        ({"options": {"epochs": 3}}, False),
+        ({"minutes": 1}, True),
+        ({"minutes": 600}, False),
+    ],
+)
+def test_what_is_trained(changes: dict[str, object], frozen: bool) -> None:
+    assert plan(**changes).frozen is frozen  # type: ignore[arg-type]
+
+
+def test_small_sets_get_more_epochs_and_given_epochs_are_kept() -> None:
+    gpu = torch.device("cuda")
+    assert [plan(device=gpu, rows=rows).epochs for rows in (10, 1600, 100_000)] == [60, 30, 10]
+    assert plan(options={"epochs": 3}).epochs == 3
+
+
+def test_minutes_bound_the_epochs() -> None:
+    enough, more = plan(minutes=60).epochs, plan(minutes=120).epochs
+    assert 10 <= enough < more
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"effort": "quick", "method": "em"}, "only the method 'auto' supports"),
+        ({"effort": "quick", "backbone": "small"}, "no pretrained weights"),
+        ({"effort": "quick", "options": {"epochs": 3}}, "leave out epochs"),
+        ({"effort": "fast"}, "it must be one of quick, normal, thorough"),
+        ({"minutes": 0}, "minutes must be above 0"),
+    ],
+)
+def test_impossible_plans_raise(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        plan(**options)  # type: ignore[arg-type]
+
+
+def test_a_run_on_frozen_features_predicts_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        module, "build_classifier", lambda *args, **options: build_classifier("small", 10, image_size=32)
+    )
+    data = open_data("scenes", train=60, test=10, size=32)
+    train_features(data, tmp_path / "run", base="linear", backbone="small", device="cpu", progress=False)
+    run = open_run(tmp_path / "run")
+    assert run.cross_fitted
+    assert run.choice
+    network = run.network()
+    with torch.no_grad():
+        found = torch.sigmoid(network(data.tensor_store.batch(data.test)).logits).numpy()
+    assert np.allclose(found, run.probabilities[data.test], atol=1e-4)
