@@ -47,9 +47,10 @@ def test_small_sets_get_more_epochs_and_given_epochs_are_kept() -> None:
     assert plan(options={"epochs": 3}).epochs == 3
 
 
-def test_minutes_bound_the_epochs() -> None:
-    enough, more = plan(minutes=60).epochs, plan(minutes=120).epochs
-    assert 10 <= enough < more
+def test_minutes_bound_the_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert [plan(minutes=minutes).frozen for minutes in (10, 15, 30)] == [True, False, False]
+    assert 10 <= plan(minutes=15).epochs < plan(minutes=30).epochs
 
 
 @pytest.mark.parametrize(
