@@ -58,7 +58,7 @@ def test_minutes_bound_the_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"effort": "quick", "method": "em"}, "only the method 'auto' supports"),
         ({"effort": "quick", "backbone": "small"}, "no pretrained weights"),
-        ({"effort": "quick", "options": {"epochs": 3}}, "leave out epochs"),
+        ({"effort": "quick", "options": {"epochs": 3}}, "so epochs does not apply"),
         ({"effort": "fast"}, "it must be one of quick, normal, thorough"),
         ({"minutes": 0}, "minutes must be above 0"),
     ],
