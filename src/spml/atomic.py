@@ -123,6 +123,8 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
+        if error.errno is None and "Detail: [errno" not in reason:
+            raise  # not from the operating system, and therefore not about writing
         if "Detail: [errno" in reason:  # pyarrow's message, which names the temporary file
             reason = reason.rpartition("] ")[2].rstrip(".")
         if not path.parent.is_dir():

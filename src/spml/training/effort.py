@@ -88,10 +88,12 @@ def plan_training(
             f"effort 'quick' does not train the network, so {next(iter(given))} does not apply: leave it out"
         )
     per_epoch = max(1, math.ceil(rows / batch_size))
-    wanted = given.get("epochs") or min(max(math.ceil(STEPS / per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
+    thorough = effort == "thorough" or device.type != "cpu"
+    enough = min(max(math.ceil(STEPS / per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
+    wanted = given.get("epochs") or (enough if thorough or minutes else FEWEST_EPOCHS)
     if effort == "quick":
         return Plan(True, wanted, "Training a classifier on the features of the frozen network (effort quick).")
-    if given or impossible or effort == "thorough" or device.type != "cpu" or _several_processes():
+    if given or impossible or thorough or _several_processes():
         return Plan(False, wanted, f"Training the whole network for {wanted} epochs.")
     needed = rows * FEWEST_EPOCHS * CPU_SECONDS * (image_size / 224) ** 2 / max(torch.get_num_threads(), 1) / 60
     if minutes is not None and needed <= minutes:
