@@ -82,6 +82,7 @@ def test_train_has_the_options_of_the_command():
 
     names = set(inspect.signature(command).parameters)
     of_data = {"kind", "image_column", "label_column", "class_columns", "zeros", "image_root", "labels", "on_bad_image"}
+    of_data |= {"text_column", "split_column", "id_column"}
     expected = (names - of_data - {"setting", "imports"}) | {"settings", "progress", "options"}
     assert set(inspect.signature(spml.train).parameters) == expected
 

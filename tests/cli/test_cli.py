@@ -296,7 +296,7 @@ def test_unreadable_labels_raise(spml, matrix, tmp_path):
     np.save(tmp_path / "objects.npy", np.array(["a", None], object), allow_pickle=True)
     for name, sentence in (
         ("y.txt", "labels must be a .npy file or a table (.csv, .tsv, .parquet, .pq)"),
-        ("objects.npy", "it holds Python objects; save class numbers, or names as text"),
+        ("objects.npy", "it holds Python objects, as pickle stores them; save numbers, or names as text"),
     ):
         code, text = spml("train", tmp_path / "x.npy", "--labels", tmp_path / name, "--out", tmp_path / "run")
         assert code == 2

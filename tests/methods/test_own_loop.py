@@ -95,7 +95,7 @@ def test_nested_settings_are_dataclasses_or_tables(schedule):
     assert gr.settings.schedule == RobustSchedule(width=(3.0, 1.0))
     gr.prepare(Problem(LABELS))
     known = LABELS.batch(ROWS)
-    expected = generalised_robust(LOGITS, known, 0.0, schedule=RobustSchedule(width=(3.0, 1.0))).mean()
+    expected = generalised_robust(LOGITS, known, 1, 1, schedule=RobustSchedule(width=(3.0, 1.0))).mean()
     assert gr.objective(LOGITS, known, ROWS, Clock()) == expected
     with pytest.raises(InputError, match="schedule must be a RobustSchedule or None"):
         method("gr", schedule={"breadth": [1, 2]})

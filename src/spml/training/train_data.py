@@ -13,12 +13,13 @@ from spml.data.dataset import Dataset
 from spml.data.detect import is_text_folder, open_data
 from spml.errors import InputError
 from spml.methods import method as make_method
+from spml.models import build_classifier
 from spml.runs.decisions import DECISIONS, Subject, copy_decisions, read_decisions
 from spml.runs.log import tracker
 from spml.runs.outputs import RUN_FILES, check_results_folder
 from spml.training.device import choose_device
 from spml.training.distributed import Processes
-from spml.training.effort import FEWEST_EPOCHS, plan_training
+from spml.training.effort import FEWEST_EPOCHS, plan_training, several_processes
 from spml.training.experiment import Experiment
 from spml.training.run_experiment import run_experiment, without_unreadable_rows
 from spml.training.settings import TrainSettings
@@ -146,6 +147,7 @@ def train_data(
         )
         notify(plan.reason)
         if plan.frozen:
+            build_classifier(backbone, len(dataset.classes), image_size=image_size)  # before any image is read
             dataset.store.prepare(progress=progress)
             dataset = _all_for_training(without_unreadable_rows(dataset, notify))
             best = train_features(dataset, out, base="linear", backbone=backbone, k=k, seed=seed, **shared)
@@ -164,6 +166,8 @@ def train_data(
             trackers = (tracker(track, out),) if track else ()
             best = run_experiment(experiment, dataset, out, trackers=trackers, **shared)
     else:
+        if several_processes():
+            raise InputError("features and texts are trained by one process: start it without torchrun")
         _check_inputs("images", model=model, size=size, head=head, track=track, **given)
         best = train_features(
             dataset,
