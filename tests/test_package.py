@@ -93,7 +93,7 @@ from pathlib import Path
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("PIL", "pyarrow", "scipy", "sklearn", "timm", "torchvision"):
+        if name.split(".")[0] in ("PIL", "msgspec", "pyarrow", "scipy", "sklearn", "timm", "torchvision"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())

@@ -9,7 +9,7 @@ class DivergedError(InputError):
     """The training loss is no longer finite. Other settings, such as a lower learning rate, may help."""
 
 
-_TRAINING_PACKAGES = ("PIL", "pyarrow", "scipy", "sklearn", "timm", "torchvision")
+_TRAINING_PACKAGES = ("PIL", "msgspec", "pyarrow", "scipy", "sklearn", "timm", "torchvision")
 
 
 def missing_package(error: ModuleNotFoundError, what: str) -> Exception:
