@@ -157,10 +157,9 @@ def test_training_on_a_data_set_equals_training_on_its_path(tables, tmp_path):
     of_path = spml.train(tables / "x.npy", labels=tables / "y.npy", out=tmp_path / "path", **options)
     data = spml.open_data(tables / "x.npy", labels=tables / "y.npy")
     of_data = spml.train(data, out=tmp_path / "data", **options)
-    assert np.array_equal(of_path.predict(tables / "x.npy"), of_data.predict(tables / "x.npy"))
-    assert np.array_equal(
-        of_path.predict(tables / "x.npy"), spml.load(tables / "on-features").predict(tables / "x.npy")
-    )
+    expected = of_path.predict(tables / "x.npy")
+    for run in (of_data, spml.load(tables / "on-features")):  # several threads may add in another order
+        np.testing.assert_allclose(run.predict(tables / "x.npy"), expected, atol=1e-4)
     assert of_data.folder.source["path"] == str((tables / "x.npy").resolve())
     with pytest.raises(spml.InputError, match="option 'kind' applies only to a path"):
         spml.train(data, out=tmp_path / "x", kind="features")

@@ -1,6 +1,7 @@
 """Files of label tables."""
 
 import copy
+import errno
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def test_failed_save_keeps_the_old_file(tmp_path, monkeypatch) -> None:
 
     def full_disk(file, **arrays) -> None:
         file.write(b"half")
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(np, "savez_compressed", full_disk)
     with pytest.raises(InputError, match=r"labels\.npz cannot be written: no space left"):
