@@ -155,7 +155,7 @@ def test_two_windows_see_each_other_and_do_not_overwrite(chromium, address, app)
         assert "Bob <b> answered before you" in ada.inner_text("#alert")
         assert [answer for _, answer in answers(app)] == [-1]
         ada.keyboard.press("y")
-        saved(bob, 2)  # the other window is told
+        saved(bob, 2)  # the other window is notified
         assert bob.locator(".cell[data-answer='1']").count() == 1
 
 
