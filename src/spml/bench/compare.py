@@ -15,6 +15,7 @@ import numpy as np
 from spml.bench.protocols import Paper, PaperValue, mean_and_sd, paper_values
 from spml.bench.runner import Runner
 from spml.bench.search import RunResult
+from spml.data.csv_cells import guard_text
 from spml.report.comparison import comparison, comparison_opening
 from spml.report.figures import Series, Spread, figure, line_chart, spreads
 from spml.report.markup import Html, join, tag
@@ -325,7 +326,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     text = StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
+    writer.writerows({key: guard_text("" if value is None else value) for key, value in row.items()} for row in rows)
     write_text(path, text.getvalue())
 
 

@@ -13,6 +13,14 @@ ImportOption = Annotated[
     typer.Option("--import", help="Package or Python file that registers methods. Repeatable.", metavar="NAME|FILE.py"),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+FormulasOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-formulas",
+        help="CSV: write cells starting with =, +, - or @ as they are. Default: an apostrophe in front keeps "
+        "spreadsheets from running them.",
+    ),
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 

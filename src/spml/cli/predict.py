@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spml.cli.console import DeviceOption, ForceOption, RunArgument
+from spml.cli.console import DeviceOption, ForceOption, FormulasOption, RunArgument
 from spml.errors import InputError
 
 EXAMPLE = "spml predict runs/photos new/*.jpg --out tags.csv"
@@ -34,6 +34,7 @@ def command(
         bool, typer.Option("--ray", help="Run on a Ray cluster: reads .parquet, writes a folder of .parquet files.")
     ] = False,
     device: DeviceOption = "auto",
+    allow_formulas: FormulasOption = False,
     force: ForceOption = False,
 ) -> None:
     """Predict labels for new examples. Needs neither a GPU nor the training data."""
@@ -61,6 +62,8 @@ def command(
         from spml.runs.outputs import writing_output
 
         with writing_output(out, run, force=force):
-            count = predict_files(run, inputs, out, device=device, progress=True, **options)
+            count = predict_files(
+                run, inputs, out, device=device, progress=True, allow_formulas=allow_formulas, **options
+            )
     rows = "rows" if inputs[0].suffix.lower() in (".npy", ".npz", ".txt", *TABLES) else "images"
     typer.echo(f"Labels of {count} {rows}: {out}")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from spml.cli.console import ForceOption, RunArgument
+from spml.cli.console import ForceOption, FormulasOption, RunArgument
 
 EXAMPLE = "spml recover runs/photos --out recovered.csv"
 
@@ -43,6 +43,7 @@ def command(
         Path | None,
         typer.Option(help="Database of answers from `spml review`. Default: review.db in RUN, if any."),
     ] = None,
+    allow_formulas: FormulasOption = False,
     force: ForceOption = False,
 ) -> None:
     """Recover the missing labels of the training data, each with a confidence."""
@@ -65,6 +66,6 @@ def command(
             precision=precision,
             decisions=answers,
         )
-        export(recovered, out, format=format, overwrite=True)
+        export(recovered, out, format=format, overwrite=True, allow_formulas=allow_formulas)
     for line in (recovered.summary(), *recovered.notes, f"Labels: {out}"):
         typer.echo(line)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from spml.cli.console import ForceOption, RunArgument
+from spml.cli.console import ForceOption, FormulasOption, RunArgument
 from spml.errors import InputError
 
 EXAMPLE = "spml review runs/photos"
@@ -38,6 +38,7 @@ def command(
     host: HostOption = "127.0.0.1",
     port: PortOption = None,
     browser: BrowserOption = True,
+    allow_formulas: FormulasOption = False,
     force: ForceOption = False,
 ) -> None:
     """Confirm or correct the labels that a model recovered, in the browser.
@@ -59,7 +60,7 @@ def command(
             from spml.runs.outputs import writing_output
 
             with writing_output(export, run, force=force):
-                number = export_decisions(answers, export)
+                number = export_decisions(answers, export, allow_formulas=allow_formulas)
             typer.echo(f"Answers: {number:,}, in {export}")
         if import_ is None and export is None:
             app = ReviewApp(finished, answers, who or login_name())

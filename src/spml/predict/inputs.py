@@ -200,7 +200,14 @@ def _open_table(path: Path, spec: InputSpec, label_column: str | None) -> InputR
 
 def _open_csv(path: Path, spec: InputSpec, label_column: str | None) -> InputRows:
     texts = [*([label_column] if label_column else []), *(spec.columns if spec.texts else ())]
-    return _table_rows(path, columns.read_table(path, texts=texts), spec, label_column)
+    table = columns.read_table(path, texts=texts)
+    roles = [label_column, *(columns.usual(kind, table.column_names) for kind in ("id", "image"))]
+    cells = [
+        name
+        for name in roles
+        if name is not None and name in table.column_names and not (spec.texts and name in spec.columns)
+    ]
+    return _table_rows(path, columns.without_guards(path, table, cells), spec, label_column)
 
 
 def _table_rows(path: Path, table: pa.Table, spec: InputSpec, label_column: str | None) -> InputRows:

@@ -205,6 +205,7 @@ def predict_files(
     device: str = "auto",
     recover: bool = False,
     label_column: str | None = None,
+    allow_formulas: bool = False,
     progress: bool = False,
 ) -> int:
     """Predict the labels of files and write them, one line per label.
@@ -225,6 +226,8 @@ def predict_files(
         List calibrated labels, as `spml recover` does, instead of those selected by `threshold` and `top`.
     label_column : str, optional
         Of a table, with `recover`: the column with the observed label of each row.
+    allow_formulas : bool
+        Write CSV cells that a spreadsheet would run as formulas as they are, without an apostrophe in front.
     progress : bool
         Show a progress bar.
 
@@ -246,7 +249,7 @@ def predict_files(
         raise InputError(f"--out {out} is one of the inputs: choose another file")
     labeller = Labeller(open_predictor(run, device), threshold=threshold, top=top, recover=recover)
     total, blocks = open_files(inputs, labeller.predictor.spec, label_column)
-    with bars(progress) as bar, open_writer(out, labeller.schema) as write:
+    with bars(progress) as bar, open_writer(out, labeller.schema, allow_formulas=allow_formulas) as write:
         task = bar.add_task("rows", total=total)
         for block in blocks:
             write(labeller(block))

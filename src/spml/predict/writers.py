@@ -6,9 +6,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
-from pyarrow import csv, parquet
+from pyarrow import parquet
 
 from spml.atomic import atomic_path, explain_write_errors
+from spml.data.csv_cells import csv_writer
 
 FORMATS = (".csv", ".parquet", ".jsonl")
 LINES_PER_WRITE = 1 << 16  # also the size of a row group in a Parquet file
@@ -16,8 +17,11 @@ MAX_PENDING_TABLES = 16
 
 
 @contextmanager
-def open_writer(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
-    """Yield a function that appends lines to `out`; the file appears only if the block ends without an error."""
+def open_writer(out: Path, schema: pa.Schema, *, allow_formulas: bool = False) -> Iterator[Callable[[pa.Table], None]]:
+    """Yield a function that appends lines to `out`; the file appears only if the block ends without an error.
+
+    `allow_formulas` is that of `csv_writer`.
+    """
     pending: list[pa.Table] = []
 
     def flush() -> None:
@@ -35,7 +39,7 @@ def open_writer(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], N
 
     with atomic_path(out) as temporary, ExitStack() as open_file:
         with explain_write_errors(out):
-            append = open_file.enter_context(_open_file(temporary, out.suffix, schema))
+            append = open_file.enter_context(_open_file(temporary, out.suffix, schema, allow_formulas))
         yield write
         flush()
         with explain_write_errors(out):
@@ -43,10 +47,15 @@ def open_writer(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], N
 
 
 @contextmanager
-def _open_file(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
+def _open_file(
+    path: Path, suffix: str, schema: pa.Schema, allow_formulas: bool
+) -> Iterator[Callable[[pa.Table], None]]:
     if suffix == ".jsonl":
         with path.open("w", encoding="utf-8") as file:
             yield lambda lines: file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in lines.to_pylist())
+    elif suffix == ".csv":
+        with csv_writer(path, schema, allow_formulas=allow_formulas) as append:
+            yield append
     else:
-        with (csv.CSVWriter if suffix == ".csv" else parquet.ParquetWriter)(path, schema) as writer:
+        with parquet.ParquetWriter(path, schema) as writer:
             yield writer.write_table

@@ -44,6 +44,7 @@ def export(
     format: str | None = None,
     prefix: str = "",
     overwrite: bool = False,
+    allow_formulas: bool = False,
 ) -> None:
     """Write recovered labels to a file.
 
@@ -64,6 +65,9 @@ def export(
         Prepended to every name in JSON formats, for images at another address.
     overwrite : bool
         Whether to replace an existing file.
+    allow_formulas : bool
+        CSV: write cells that a spreadsheet would run as formulas as they are. By default an apostrophe is put in front
+        of those that start with =, +, -, @, a tab or a line break; spml reads them back without it.
 
     Raises
     ------
@@ -82,7 +86,7 @@ def export(
     with atomic_path(target) as temporary, explain_write_errors(target):
         if name in ("csv", "parquet"):
             with temporary.open("wb") as binary:
-                _write_table(recovered, binary, name)
+                _write_table(recovered, binary, name, allow_formulas)
         else:
             writer = {"coco": _write_coco, "label-studio": _write_label_studio, "fiftyone": _write_fiftyone}[name]
             with temporary.open("w", encoding="utf-8") as text:
@@ -120,9 +124,11 @@ def label_studio_config(classes: Iterable[str]) -> str:
     )
 
 
-def _write_table(recovered: Recovered, file: BinaryIO, name: str) -> None:
+def _write_table(recovered: Recovered, file: BinaryIO, name: str, allow_formulas: bool) -> None:
     import pyarrow as pa
-    from pyarrow import csv, parquet
+    from pyarrow import parquet
+
+    from spml.data.csv_cells import write_csv
 
     entries = recovered.entries
     table = pa.table(
@@ -138,7 +144,7 @@ def _write_table(recovered: Recovered, file: BinaryIO, name: str) -> None:
         }
     )
     if name == "csv":
-        csv.write_csv(table, file)
+        write_csv(table, file, allow_formulas=allow_formulas)
     else:
         parquet.write_table(table, file)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spml.data.formats.columns import read_table
+from spml.data.formats.columns import read_table, without_guards
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.runs.decisions import DECISIONS, Subject, read_decisions
@@ -38,6 +38,7 @@ def read_labelled(path: Path, run: RunFolder) -> LabelledRows:
             raise InputError(
                 f"{path}: the column {column!r} is missing; its columns are {', '.join(table.column_names)}"
             )
+    table = without_guards(path, table, ("name", "label"))
     row_of = {name: row for row, name in enumerate(run.names)}
     lists: dict[str, list[str]] = {}
     lines: dict[str, int] = {}

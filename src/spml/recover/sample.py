@@ -82,10 +82,14 @@ def systematic_sample(chances: Float64, rng: np.random.Generator) -> Int64:
     return order[np.minimum(np.searchsorted(edges, points, side="right"), len(order) - 1)]
 
 
-def write_sample(sample: LabelledRows, run: RunFolder, path: Path) -> None:
-    """Write the rows as CSV with the columns name, label and weight, to be filled in."""
+def write_sample(sample: LabelledRows, run: RunFolder, path: Path, *, allow_formulas: bool = False) -> None:
+    """Write the rows as CSV with the columns name, label and weight, to be filled in.
+
+    `allow_formulas` is that of `spml.data.csv_cells.csv_writer`.
+    """
     import pyarrow as pa
-    from pyarrow import csv
+
+    from spml.data.csv_cells import write_csv
 
     rows = np.asarray(sample.rows, np.int64)
     positive = sample.labels.dense() > 0
@@ -93,4 +97,4 @@ def write_sample(sample: LabelledRows, run: RunFolder, path: Path) -> None:
     weights = np.asarray(sample.weights, np.float64).round(6)
     table = pa.table({"name": [run.names[row] for row in rows], "label": labels, "weight": weights})
     with atomic_path(path) as temporary:
-        csv.write_csv(table, temporary)
+        write_csv(table, temporary, allow_formulas=allow_formulas)

@@ -207,7 +207,8 @@ def write_table(decisions: Decisions, images: Sequence[Path], path: Path) -> int
         Number of images.
     """
     import pyarrow as pa
-    from pyarrow import csv
+
+    from spml.data.csv_cells import write_csv
 
     labels = decisions.labels()
     entries = labels.entries()
@@ -225,7 +226,7 @@ def write_table(decisions: Decisions, images: Sequence[Path], path: Path) -> int
         values = dense[:, column]
         columns[name] = pa.array(values, pa.int8(), mask=values == 0)
     with atomic_path(path) as temporary, explain_write_errors(path):
-        csv.write_csv(pa.table(columns), temporary)
+        write_csv(pa.table(columns), temporary)
     return len(rows)
 
 

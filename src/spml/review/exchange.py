@@ -18,7 +18,7 @@ PRESENT, ABSENT = "labels", "absent"
 """Names of the two lists of choices in Label Studio."""
 
 
-def export_decisions(decisions: Decisions, path: Path, *, history: bool = False) -> int:
+def export_decisions(decisions: Decisions, path: Path, *, history: bool = False, allow_formulas: bool = False) -> int:
     """Write the decisions that count to a file.
 
     Parameters
@@ -29,6 +29,8 @@ def export_decisions(decisions: Decisions, path: Path, *, history: bool = False)
         id; .json: Label Studio tasks with annotations, for the configuration of `label_studio_config`.
     history : bool
         CSV and parquet: every decision ever made, also those that were changed or undone later.
+    allow_formulas : bool
+        CSV: write cells that a spreadsheet would run as formulas as they are, without an apostrophe in front.
 
     Returns
     -------
@@ -49,7 +51,7 @@ def export_decisions(decisions: Decisions, path: Path, *, history: bool = False)
             tasks = _tasks(decisions, chosen)
             temporary.write_text(json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         else:
-            _write_table(decisions, chosen, temporary, form)
+            _write_table(decisions, chosen, temporary, form, allow_formulas)
     return len(chosen)
 
 
@@ -133,9 +135,11 @@ def import_label_studio(decisions: Decisions, path: Path, *, rest_absent: bool =
     return sum(len(questions) for _, questions in actions)
 
 
-def _write_table(decisions: Decisions, chosen: list[Decision], path: Path, form: str) -> None:
+def _write_table(decisions: Decisions, chosen: list[Decision], path: Path, form: str, allow_formulas: bool) -> None:
     import pyarrow as pa
-    from pyarrow import csv, parquet
+    from pyarrow import parquet
+
+    from spml.data.csv_cells import write_csv
 
     names, classes = decisions.subject.names, decisions.subject.classes
     table = pa.table(
@@ -152,7 +156,7 @@ def _write_table(decisions: Decisions, chosen: list[Decision], path: Path, form:
         }
     )
     if form == "csv":
-        csv.write_csv(table, path)
+        write_csv(table, path, allow_formulas=allow_formulas)
     else:
         parquet.write_table(table, path)
 

@@ -16,6 +16,7 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
+from spml.data.csv_cells import unguard
 from spml.data.formats.embedded_images import holds_images
 from spml.data.stores.decode import SUFFIXES
 from spml.errors import InputError
@@ -61,7 +62,8 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             types = {name: pa.string() for name in (*text_columns, *texts) if name}
             convert = pa.csv.ConvertOptions(column_types=types)
             table = pa.csv.read_csv(path, parse_options=parse, convert_options=convert)
-            names, rows = table.column_names, table.num_rows
+            names, rows = unguard(pa.array(table.column_names, pa.string())).to_pylist(), table.num_rows
+            table = table.rename_columns(names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         if odd := re.search(r"Expected (\d+) columns, got (\d+): (.*)", reason):  # it does not always count the rows
@@ -133,7 +135,16 @@ def open_table(
     for kind in ("id", "split", "label"):
         if kind not in found and (guess := usual(kind, free())):
             found[kind] = guess
-    return table, found, embedded
+    cells = [found[kind] for kind in ("image", "id", "split") if kind in found and found[kind] not in embedded]
+    return without_guards(path, table, cells), found, embedded
+
+
+def without_guards(path: Path, table: pa.Table, names: Iterable[str]) -> pa.Table:
+    """The table with these columns of names as they were before `spml` wrote them as CSV."""
+    if path.suffix.lower() in (".csv", ".tsv"):
+        for name in dict.fromkeys(names):
+            table = table.set_column(table.column_names.index(name), name, unguard(table[name]))
+    return table
 
 
 def shards(path: Path) -> list[Path]:

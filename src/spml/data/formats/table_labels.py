@@ -97,6 +97,7 @@ def read_labels(
         note = f"zeros in the columns of 0 and 1 are {unknown if cells.zeros == 'unknown' else 'negative'}."
         return TableLabels(chosen, matrix, None, [note])
     assert label is not None
+    table = columns.without_guards(path, table, [label])
     lists, notes = label_lists(path, label, table[label], cells.separator)
     names = class_names(table.schema, label)
     if names is not None:
