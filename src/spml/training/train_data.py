@@ -36,6 +36,7 @@ def train_data(
     method: str = "auto",
     settings: Mapping[str, Any] | None = None,
     model: str | None = None,
+    weights: str | Path | None = None,
     head: str | None = None,
     size: int | None = None,
     epochs: int | None = None,
@@ -68,6 +69,8 @@ def train_data(
         Settings of the method.
     model : str, optional
         Backbone for images, by default lite0.
+    weights : str or Path, optional
+        A .safetensors file with the weights of `model`, read instead of downloading them.
     head : str, optional
         By default the head that the method prefers.
     size : int, optional
@@ -147,10 +150,13 @@ def train_data(
         )
         notify(plan.reason)
         if plan.frozen:
-            build_classifier(backbone, len(dataset.classes), image_size=image_size)  # before any image is read
+            build_classifier(
+                backbone, len(dataset.classes), image_size=image_size, weights=weights
+            )  # read no image yet
             dataset.store.prepare(progress=progress)
             dataset = _all_for_training(without_unreadable_rows(dataset, notify))
-            best = train_features(dataset, out, base="linear", backbone=backbone, k=k, seed=seed, **shared)
+            frozen: dict[str, Any] = {"base": "linear", "backbone": backbone, "weights": weights}
+            best = train_features(dataset, out, k=k, seed=seed, **frozen, **shared)
         else:
             train["epochs"] = plan.epochs
             experiment = Experiment(
@@ -160,6 +166,7 @@ def train_data(
                 k,
                 data=dataset.name,
                 backbone=backbone,
+                weights=None if weights is None else str(weights),
                 head=head,
                 image_size=image_size,
             )
@@ -168,7 +175,7 @@ def train_data(
     else:
         if several_processes():
             raise InputError("features and texts are trained by one process: start it without torchrun")
-        _check_inputs("images", model=model, size=size, head=head, track=track, **given)
+        _check_inputs("images", model=model, weights=weights, size=size, head=head, track=track, **given)
         best = train_features(
             dataset,
             out,

@@ -23,7 +23,7 @@ from spml.methods import method as make_method
 from spml.models import Classifier, build_classifier
 from spml.models.feature_model import FeatureModel
 from spml.models.text_encoders import DEFAULT_ENCODER, TextEncoder, check_encoder, fit_encoder
-from spml.runs.files import lock_folder, read_json, write_tensors, write_text
+from spml.runs.files import digest, lock_folder, read_json, write_tensors, write_text
 from spml.runs.folder import ENCODER, PARTS, PREDICTIONS
 from spml.runs.schema import RunRecord
 from spml.training.device import choose_device
@@ -66,6 +66,7 @@ def train_features(
     base: str = "auto",
     encoder: str | None = None,
     backbone: str | None = None,
+    weights: str | Path | None = None,
     k: float | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -89,6 +90,8 @@ def train_features(
         Of texts; see `fit_encoder`.
     backbone : str, optional
         Of images: the network whose features are used; it is not trained.
+    weights : str or Path, optional
+        A .safetensors file with the weights of `backbone`.
     notify : callable
         Receives messages for the user.
     progress : bool
@@ -125,7 +128,7 @@ def train_features(
         "classes": list(dataset.classes),
         "data": {"rows": len(labels), "labels": labels.fingerprint(), "source": dataset.fingerprint()},
         "k": k,
-        "inputs": _inputs(dataset, encoder, backbone),
+        "inputs": _inputs(dataset, encoder, backbone, weights),
     }
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
@@ -135,7 +138,7 @@ def train_features(
         features, network = dataset, None
         if backbone is not None:
             with truth_closed():
-                features, network = frozen_features(dataset, backbone, device, progress)
+                features, network = frozen_features(dataset, backbone, device, progress, weights)
         with stages(progress) as show, truth_closed():
             fitted: TextEncoder | None = None
             if encoder is not None:
@@ -172,11 +175,13 @@ def _checked_encoder(encoder: str | None, texts: bool) -> str | None:
     return encoder
 
 
-def frozen_features(dataset: Dataset, backbone: str, device: str, progress: bool) -> tuple[Dataset, Classifier]:
+def frozen_features(
+    dataset: Dataset, backbone: str, device: str, progress: bool, weights: str | Path | None = None
+) -> tuple[Dataset, Classifier]:
     """A data set of images with features of a pretrained network in place of the images, and the network."""
     store, target = dataset.store, choose_device(device)
     assert isinstance(store, ImageStore)
-    network = build_classifier(backbone, len(dataset.classes), image_size=store.size).eval()
+    network = build_classifier(backbone, len(dataset.classes), image_size=store.size, weights=weights).eval()
     rows = np.concatenate([getattr(dataset, part) for part in PARTS])
     zooms = supported_zooms(network, store.batch(rows[:1]), ZOOMS)
     pooled = pooled_features(network, store, rows, target, zooms=zooms, progress="features" if progress else None)
@@ -186,10 +191,11 @@ def frozen_features(dataset: Dataset, backbone: str, device: str, progress: bool
     return replace(dataset, store=FeatureStore(matrix)), network.cpu()
 
 
-def _inputs(dataset: Dataset, encoder: str | None, backbone: str | None) -> dict[str, Any]:
+def _inputs(dataset: Dataset, encoder: str | None, backbone: str | None, weights: str | Path | None) -> dict[str, Any]:
     """What prediction needs to know about the inputs."""
     if isinstance(dataset.store, ImageStore):
-        return {"kind": "images", "columns": [], "backbone": backbone}
+        of_file = {} if weights is None else {"weights": digest(Path(weights))}
+        return {"kind": "images", "columns": [], "backbone": backbone, **of_file}
     if isinstance(dataset.store, TextStore):
         return {"kind": "texts", "columns": list(filter(None, [dataset.store.column])), "encoder": encoder}
     assert isinstance(dataset.store, FeatureStore)
