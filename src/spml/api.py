@@ -140,7 +140,7 @@ def train(
         method=method,
         settings=settings,
         model=model,
-        weights=weights,
+        weights=None if weights is None else Path(weights),
         head=head,
         size=size,
         epochs=epochs,

@@ -132,20 +132,18 @@ def test_unreachable_host_is_reported_within_seconds_and_names_the_file(
 ) -> None:
     import socket
 
-    import huggingface_hub
+    from huggingface_hub import constants
 
     for variable in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)
         monkeypatch.delenv(variable.lower(), raising=False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with socket.socket() as silent:  # accepts connections and never answers
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         start = time.monotonic()
-        with pytest.raises(
-            InputError, match=r"model\.safetensors of timm/resnet18.*--weights FILE.*lite0, lite1, lite2"
-        ):
+        with pytest.raises(InputError, match=r"model\.safetensors of timm/resnet18.*--weights FILE.*lite0, lite"):
             build_classifier("resnet18", 2)
     assert time.monotonic() - start < 10
 

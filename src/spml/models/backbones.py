@@ -376,7 +376,7 @@ def _create_timm_model(name: str, pretrained: bool, image_size: int | None) -> t
 
 def _reachable(repository: str) -> bool:
     """Whether weights are cached or their host answers within seconds: the download itself tries for a minute."""
-    constants = importlib.import_module("huggingface_hub").constants
+    constants = importlib.import_module("huggingface_hub.constants")
     cached = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "snapshots")
     if any(file.suffix in (".safetensors", ".bin") for file in cached.glob("*/*")):
         return True

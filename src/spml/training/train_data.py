@@ -150,9 +150,8 @@ def train_data(
         )
         notify(plan.reason)
         if plan.frozen:
-            build_classifier(
-                backbone, len(dataset.classes), image_size=image_size, weights=weights
-            )  # read no image yet
+            # before any image is read
+            build_classifier(backbone, len(dataset.classes), image_size=image_size, weights=weights)
             dataset.store.prepare(progress=progress)
             dataset = _all_for_training(without_unreadable_rows(dataset, notify))
             frozen: dict[str, Any] = {"base": "linear", "backbone": backbone, "weights": weights}
