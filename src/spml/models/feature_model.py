@@ -127,11 +127,15 @@ class Forest(nn.Module):
         sizes = {"trees": len(self.roots), "nodes": len(self.feature), "leaves": leaves, "width": width}
         return {"kind": self.kind, **sizes, "depth": self.depth}
 
-    def votes(self, features: Tensor) -> Tensor:
-        """The mean class shares, (B, L), in the precision of the features; they are compared as float32."""
+    def votes(self, features: Tensor, feature: Tensor | None = None) -> Tensor:
+        """The mean class shares, (B, L), in the precision of the features; they are compared as float32.
+
+        `feature` says which column every node compares, if the features are not those of training.
+        """
         values = features.float()
         node = self.roots.long().expand(len(values), -1)
-        feature, threshold, branches = self.feature.long(), self.threshold, self.branches.long()
+        feature = (self.feature if feature is None else feature).long()
+        threshold, branches = self.threshold, self.branches.long()
         for _ in range(self.depth):
             right = values.gather(1, feature[node]) > threshold[node]
             node = branches[node].gather(2, right.long()[..., None])[..., 0]
@@ -145,7 +149,8 @@ class Forest(nn.Module):
 
     def sparse_scores(self, rows: Any) -> Float64:
         """Scores of the rows of a scipy CSR matrix."""
-        return _array(self(torch.from_numpy(rows.toarray()).double()))
+        used, place = torch.unique(self.feature, return_inverse=True)
+        return _array(log_votes(self.votes(torch.from_numpy(rows[:, used.cpu().numpy()].toarray()).double(), place)))
 
 
 def log_votes(votes: Tensor) -> Tensor:
@@ -153,38 +158,7 @@ def log_votes(votes: Tensor) -> Tensor:
     return torch.log(votes + 0.05 / votes.shape[-1])
 
 
-class ExternalLearner(nn.Module):
-    """A fitted scikit-learn classifier. It lives in memory only: it cannot be saved or moved to a GPU."""
-
-    kind = "external"
-
-    def __init__(self, classifier: Any, classes: int) -> None:
-        super().__init__()
-        self.classifier, self.classes = classifier, classes
-
-    @property
-    def description(self) -> dict[str, Any]:
-        raise InputError(
-            f"a model with the scikit-learn classifier {type(self.classifier).__name__} cannot be saved by spml: "
-            "train with base='auto', or save the estimator with joblib"
-        )
-
-    def forward(self, features: Tensor) -> Tensor:
-        return torch.from_numpy(self.sparse_scores(features.cpu().numpy())).to(features.device)
-
-    def sparse_scores(self, rows: Any) -> Float64:
-        return external_scores(self.classifier.predict_proba(rows), self.classifier.classes_, self.classes)
-
-
-def external_scores(probabilities: npt.NDArray[Any], observed: Sequence[int], classes: int) -> Float64:
-    """Log-probabilities of all classes, (N, L), from those of the observed ones; no probability is below 1e-4 / L."""
-    full = np.zeros((len(probabilities), classes))
-    full[:, np.asarray(observed, np.int64)] = probabilities
-    full = full * (1 - 1e-4) + 1e-4 / classes
-    return np.asarray(np.log(full / full.sum(axis=1, keepdims=True)))
-
-
-Learner = LinearLearner | Forest | ExternalLearner
+Learner = LinearLearner | Forest
 
 
 class FeatureModel(nn.Module):
@@ -192,7 +166,7 @@ class FeatureModel(nn.Module):
 
     Parameters
     ----------
-    learners : sequence of LinearLearner, Forest or ExternalLearner
+    learners : sequence of LinearLearner or Forest
     weights : sequence of float
         Weight of every learner.
     slope : float

@@ -18,7 +18,6 @@ from spml.labels import Entries, Labels
 from spml.methods import Method
 from spml.methods import method as make_method
 from spml.models import Classifier, build_classifier
-from spml.models.feature_classifier import FeatureClassifier
 from spml.runs.files import lock_folder, read_json, read_record
 from spml.runs.log import Tracker
 from spml.runs.schema import CheckpointRecord, RunRecord
@@ -30,8 +29,6 @@ from spml.training.head import head_for
 from spml.training.label_draw import LabelDraw
 from spml.training.linear_init import linear_init
 from spml.training.trainer import Trainer
-
-MEASURED_ROWS = 4096  # rows from which the scale of features is measured
 
 
 def run_experiment(
@@ -53,7 +50,7 @@ def run_experiment(
     ----------
     experiment : Experiment
     dataset : Dataset
-        Images, or features where `experiment.features`.
+        Images.
     folder : Path
         The run folder.
     device : {"auto", "cpu", "cuda"}
@@ -90,7 +87,6 @@ def run_experiment(
     training, validation = Examples(dataset.tensor_store, rows, labels), _validation(experiment, dataset)
     start = None
     if experiment.linear_init and not (folder / "last.safetensors").exists():  # an interrupted run is past that stage
-        assert isinstance(network, Classifier)
         assert validation is not None
         start = linear_init(network, experiment, training, validation, str(chosen)).method_state
     run = Trainer(
@@ -117,22 +113,17 @@ def run_experiment(
     return {**best, "seconds": seconds}
 
 
-def build_network(experiment: Experiment, method: Method, dataset: Dataset) -> Classifier | FeatureClassifier:
+def build_network(experiment: Experiment, method: Method, dataset: Dataset) -> Classifier:
     """The untrained network of an experiment; its weights depend on the seed alone."""
     torch.manual_seed(experiment.train.seed)
     classes = len(dataset.classes)
     store = dataset.tensor_store
-    if isinstance(store, ImageStore):
-        head = head_of(experiment, method, dataset)
-        settings = {**(method.head_settings if head == method.needs.head else {}), **experiment.head_settings}
-        settings |= {"image_size": store.size, "weights": experiment.weights}
-        return build_classifier(experiment.backbone, classes, head, **settings)
-    if method.needs.head != "linear":
-        raise InputError(f"method {method.name!r} needs images: features have no {method.needs.head} head")
-    shares = [member.share for member in method.members(classes)] or [1.0]
-    network = FeatureClassifier(store.dim, classes, shares)
-    network.measure(store.batch(dataset.train[:MEASURED_ROWS]))
-    return network
+    if not isinstance(store, ImageStore):
+        raise InputError(f"{dataset.name} holds no images: linear heads on features are trained together (train_heads)")
+    head = head_of(experiment, method, dataset)
+    settings = {**(method.head_settings if head == method.needs.head else {}), **experiment.head_settings}
+    settings |= {"image_size": store.size, "weights": experiment.weights}
+    return build_classifier(experiment.backbone, classes, head, **settings)
 
 
 def head_of(experiment: Experiment, method: Method, dataset: Dataset) -> str:

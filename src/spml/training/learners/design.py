@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.sparse import vstack
 from torch import Tensor
 
 from spml.data.stores.features import FeatureStore
@@ -18,6 +19,9 @@ Float64 = npt.NDArray[np.float64]
 
 _RESIDENT = 2**31  # bytes of standardised float32 features that are kept in memory
 _BLOCK = 2**24  # features that are read at a time otherwise
+_MOST_AXES = 4096  # larger eigenproblems take minutes
+_SMALLEST_VARIANCE = 1e-7  # relative to the largest one
+_COLUMNS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,27 +71,40 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of one fold: their positions among the training rows, and their features (a tensor or a CSR matrix)."""
+    """Rows of one fold: their positions among the training rows, and their features (a tensor or a CSR matrix).
+
+    With `axes` (D, C), the rows have the coordinates features @ axes.
+    """
 
     fold: int
     positions: Tensor
     features: Any
+    axes: Tensor | None = None
 
     def times(self, matrix: Tensor) -> Tensor:
-        """features @ matrix, (B, K) for a matrix (D, K)."""
+        """coordinates @ matrix, (B, K) for a matrix (C, K)."""
+        if self.axes is not None:
+            matrix = self.axes @ matrix
         if isinstance(self.features, Tensor):
             return self.features @ matrix
         return torch.from_numpy(np.asarray(self.features @ matrix.numpy()))
 
     def transposed_times(self, matrix: Tensor) -> Tensor:
-        """featuresᵀ @ matrix, (D, K) for a matrix (B, K)."""
+        """coordinatesᵀ @ matrix, (C, K) for a matrix (B, K)."""
         if isinstance(self.features, Tensor):
-            return self.features.T @ matrix
-        return torch.from_numpy(np.asarray(self.features.T @ matrix.numpy()))
+            product = self.features.T @ matrix
+        else:
+            product = torch.from_numpy(np.asarray(self.features.T @ matrix.numpy()))
+        return product if self.axes is None else self.axes.T @ product
 
 
 class Design:
-    """Standardised training rows in blocks that lie within one fold.
+    """Standardised training rows in blocks that lie within one fold, in the coordinates in which heads are solved.
+
+    The coordinates are the principal axes of the rows. Rotation changes neither the loss nor ‖W‖², but it decouples
+    the columns, so that each can be scaled to a curvature of about 1: heads then converge in a few steps. If there are
+    more features than rows, as in texts, weights outside the span of the rows are 0 in every solution, and there are
+    only as many columns as rows. Where rows and features are both many, the features themselves are the coordinates.
 
     Parameters
     ----------
@@ -98,6 +115,13 @@ class Design:
         Fold of every row.
     device : torch.device
         Sparse features are multiplied on the CPU.
+
+    Attributes
+    ----------
+    columns : int
+        Number of coordinates.
+    variance : Tensor of shape (columns,)
+        Mean square of every coordinate.
     """
 
     def __init__(self, store: FeatureStore, rows: Int64, fold: Int64, device: torch.device) -> None:
@@ -105,13 +129,40 @@ class Design:
         self.folds = int(fold.max()) + 1
         self.device = torch.device("cpu") if store.is_sparse else device
         self.scaling = Scaling.measure(store, rows)
+        self._axes: Tensor | None = None  # (D, columns)
+        self._dual: tuple[list[Block], Tensor] | None = None  # blocks of features, and (n, columns)
         self._blocks: list[Block] | None = None
         if store.is_sparse or 4 * len(rows) * store.dim <= _RESIDENT:
-            self._blocks = [self._read(f, np.flatnonzero(fold == f)) for f in range(self.folds)]
-            self._blocks = [block for block in self._blocks if len(block.positions)]
+            blocks = [self._read(f, np.flatnonzero(fold == f)) for f in range(self.folds)]
+            self._blocks = [block for block in blocks if len(block.positions)]
+        self.variance = self._rotate()
+        self.columns = len(self.variance)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def largest_variance(self) -> float:
+        """Along any direction."""
+        if self._axes is not None or self._dual is not None:
+            return float(self.variance.max())
+        vector = torch.ones(self.columns, 1, device=self.device) / self.columns**0.5
+        largest = 0.0
+        for _ in range(5):
+            image = self._product(lambda block: block.times(vector)) / len(self)  # noqa: B023
+            largest = float(image.norm())
+            if largest <= 0:
+                break
+            vector = image / largest
+        return largest
+
+    def in_features(self, weights: Tensor) -> Tensor:
+        """Weights (L, D) for the standardised features, from weights (L, columns) for the coordinates."""
+        if self._dual is not None:
+            blocks, axes = self._dual
+            image = axes @ weights.T
+            return torch.stack([block.transposed_times(image[block.positions]) for block in blocks]).sum(0).T
+        return weights if self._axes is None else weights @ self._axes.T
 
     def blocks(self) -> Iterator[Block]:
         """All rows, each once."""
@@ -132,7 +183,66 @@ class Design:
         if self.store.is_sparse:
             block = self.store.block(self.rows[positions]).astype(np.float32)
             return Block(fold, places, block.multiply(np.float32(1 / float(self.scaling.deviation[0]))).tocsr())
-        return Block(fold, places, self.scaling.apply(self.store.batch(self.rows[positions]).to(self.device)))
+        features = self.scaling.apply(self.store.batch(self.rows[positions]).to(self.device))
+        return Block(fold, places, features, self._axes)
+
+    def _product(self, of_block: Callable[[Block], Tensor]) -> Tensor:
+        """Sum over the blocks of coordinatesᵀ @ of_block(block)."""
+        return torch.stack([block.transposed_times(of_block(block)) for block in self.blocks()]).sum(0)
+
+    def _rotate(self) -> Tensor:
+        """Choose the coordinates; return the mean square of each."""
+        rows, dim = len(self), self.store.dim
+        if rows < dim and rows <= _MOST_AXES and self._blocks is not None:
+            return self._use_dual(self._blocks)
+        if dim <= _MOST_AXES and not self.store.is_sparse:
+            return self._use_axes()
+        if self.store.is_sparse:
+            assert self._blocks is not None
+            squares = [np.asarray(block.features.multiply(block.features).sum(0)).ravel() for block in self._blocks]
+            return torch.from_numpy(np.sum(squares, axis=0) / rows).float()
+        return torch.ones(dim, device=self.device)
+
+    def _use_axes(self) -> Tensor:
+        """Principal axes by the eigenvectors of the covariance."""
+        covariance = torch.zeros(self.store.dim, self.store.dim, dtype=torch.float64, device=self.device)
+        for block in self.blocks():
+            covariance += block.features.T @ block.features
+        values, vectors = torch.linalg.eigh(covariance / len(self))
+        axes: Tensor = vectors.float()
+        variance: Tensor = values.clamp(min=0).float()
+        self._axes = axes
+        if self._blocks is not None:
+            self._blocks = [replace(block, features=block.features @ axes) for block in self._blocks]
+        return variance
+
+    def _use_dual(self, blocks: list[Block]) -> Tensor:
+        """Principal axes by the eigenvectors of the Gram matrix; axes without variance are left out."""
+        positions = torch.cat([block.positions for block in blocks])
+        gram = torch.empty(len(self), len(self), dtype=torch.float64, device=self.device)
+        gram[positions[:, None], positions] = _gram([block.features for block in blocks])
+        values: Tensor
+        values, vectors = torch.linalg.eigh(gram)
+        kept = values > _SMALLEST_VARIANCE * values[-1].clamp(min=1e-30)
+        values, vectors = values[kept], vectors[:, kept]
+        if not len(values):
+            values, vectors = gram.new_zeros(1), gram.new_zeros(len(self), 1)
+        self._dual = blocks, (vectors / values.clamp(min=1e-30).sqrt()).float()
+        coordinates = (vectors * values.sqrt()).float()
+        self._blocks = [Block(block.fold, block.positions, coordinates[block.positions]) for block in blocks]
+        return (values / len(self)).float()
+
+
+def _gram(features: Sequence[Any]) -> Tensor:
+    """Products of all pairs of rows, in double precision."""
+    if not isinstance(features[0], Tensor):
+        rows = vstack(features).astype(np.float64)
+        return torch.from_numpy((rows @ rows.T).toarray())
+    rows = torch.cat(list(features))
+    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for part in rows.split(_COLUMNS, dim=1):
+        gram += part.double() @ part.double().T
+    return gram
 
 
 def assign_folds(label: Int64, folds: int, seed: int) -> Int64:

@@ -22,7 +22,6 @@ from spml.models.feature_model import FeatureModel, Learner, centred
 from spml.training.device import choose_device
 from spml.training.learners.adam import fit_with_adam
 from spml.training.learners.design import Design, assign_folds
-from spml.training.learners.external import fit_external
 from spml.training.learners.likelihood import HeldOut, choose_weights, fit_temperature
 from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_path, refit
 from spml.training.learners.method_loss import MethodLoss, is_pure, prepared
@@ -134,7 +133,7 @@ def fit_features(
     *,
     method: str = "auto",
     settings: Mapping[str, Any] | None = None,
-    base: Any = "auto",
+    base: str = "auto",
     k: float | None = None,
     sample_weight: npt.ArrayLike | None = None,
     seed: int = 0,
@@ -157,8 +156,8 @@ def fit_features(
         if their loss is a function of logits and labels, otherwise with Adam.
     settings : mapping, optional
         Settings of the method.
-    base : {"auto", "linear", "trees"} or scikit-learn classifier
-        Learners that "auto" may use. A classifier needs `predict_proba`; it is trained on the observed labels.
+    base : {"auto", "linear", "trees"}
+        Learners that "auto" may use.
     k : float, optional
         Average number of labels per row, if known.
     sample_weight : array of shape (N,), optional
@@ -190,7 +189,7 @@ def fit_features(
     if method == "auto" and not labels.is_full:
         candidates, trained = _auto(task, base)
         compares_classes = True
-    elif not (isinstance(base, str) and base in ("auto", "linear")):
+    elif base not in ("auto", "linear"):
         raise InputError(f"base={base!r} is only used by method 'auto': {method!r} trains a linear learner")
     else:
         name = "bce" if method == "auto" else method
@@ -234,15 +233,10 @@ def _task(
 Candidates = list[tuple[str, HeldOut]]
 
 
-def _auto(task: Task, base: Any) -> tuple[Candidates, list[Trained]]:
+def _auto(task: Task, base: str) -> tuple[Candidates, list[Trained]]:
     """Multinomial linear learner and forests, or what `base` names."""
-    if not isinstance(base, str):
-        task.progress(type(base).__name__)
-        learner, scores = fit_external(task.features, task.rows, task.label, task.targets, base, task.fold, task.weight)
-        held_out = fit_temperature(scores, task.targets)
-        return [(type(base).__name__, held_out)], [Trained(type(base).__name__, lambda: learner, scores, held_out)]
     if base not in ("auto", "linear", "trees"):
-        raise InputError(f"base must be 'auto', 'linear', 'trees' or a scikit-learn classifier, not {base!r}")
+        raise InputError(f"base must be 'auto', 'linear' or 'trees', not {base!r}")
     candidates: Candidates = []
     trained: list[Trained] = []
     if base != "trees":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,7 +63,7 @@ class LinearFit:
     Attributes
     ----------
     strength : float
-    weights : Tensor of shape (folds, L, D + 1)
+    weights : Tensor of shape (folds, L, columns + 1)
         Of the heads that were trained without one fold each; the last column is the bias.
     scores : array of shape (n, L)
         Held-out scores of the training rows.
@@ -78,20 +77,9 @@ class LinearFit:
     held_out: HeldOut
 
 
-def strength_path(design: Design) -> Iterable[float]:
+def strength_path(design: Design) -> list[float]:
     """Strengths from very strong to weak; the largest eigenvalue of the covariance sets the scale."""
-    vector = torch.ones(design.store.dim, 1, device=design.device) / design.store.dim**0.5
-    largest = 1.0
-    for _ in range(5):
-        image = torch.zeros_like(vector)
-        for block in design.blocks():
-            image += block.transposed_times(block.times(vector))
-        image /= len(design)
-        largest = float(image.norm())
-        if largest <= 0:
-            break
-        vector = image / largest
-    start = max(largest, 1e-6)
+    start = max(design.largest_variance, 1e-6)
     return [start / _RATIO**i for i in range(_LONGEST_PATH)]
 
 
@@ -145,12 +133,26 @@ def solve(design: Design, loss: RowLoss, excluded: Tensor, strength: float, star
         gradient[..., -1] += 0.5 / rows * drift
         return value, gradient
 
-    solution, _ = minimise(objective, start)
-    return solution
+    scale = _curvature(design, centre, strength).sqrt()
+
+    def scaled(point: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = objective(point / scale)
+        return value, gradient / scale
+
+    solution, _ = minimise(scaled, start * scale)
+    return solution / scale
+
+
+def _curvature(design: Design, centre: Tensor, strength: float) -> Tensor:
+    """Rough second derivatives of the objective, (L, columns + 1), by which the weights are scaled."""
+    rate = torch.sigmoid(centre)
+    of_logit = (rate * (1 - rate))[:, None]
+    of_weights = of_logit * design.variance + strength
+    return torch.cat([of_weights, of_logit + 0.5 / len(design)], 1)
 
 
 def _block_objective(block: Block, loss: RowLoss, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of the loss over a block's rows (h,), and its gradient by the weights (h, L, D + 1)."""
+    """Sum of the loss over a block's rows (h,), and its gradient by the weights (h, L, columns + 1)."""
     heads, classes, _ = weights.shape
     matrix = weights[..., :-1].reshape(heads * classes, -1).T
     logits = block.times(matrix).add_(weights[..., -1].reshape(-1))
@@ -171,13 +173,12 @@ def held_out_scores(design: Design, weights: Tensor) -> Tensor:
 
 def refit(design: Design, loss: RowLoss, fit: LinearFit) -> LinearLearner:
     """The learner trained on all rows, starting from the mean of the folds' heads."""
-    (weights,) = solve(design, loss, torch.tensor([-1]), fit.strength, fit.weights.mean(0, keepdim=True)).cpu()
-    return LinearLearner(
-        weights[:, :-1].contiguous(), weights[:, -1].contiguous(), design.scaling.mean, design.scaling.deviation
-    )
+    (weights,) = solve(design, loss, torch.tensor([-1]), fit.strength, fit.weights.mean(0, keepdim=True))
+    in_features = design.in_features(weights[:, :-1]).cpu().contiguous()
+    return LinearLearner(in_features, weights[:, -1].cpu().contiguous(), design.scaling.mean, design.scaling.deviation)
 
 
 def _start(design: Design, loss: RowLoss, classes: int, heads: int) -> Tensor:
-    weights = torch.zeros(heads, classes, design.store.dim + 1, device=design.device)
+    weights = torch.zeros(heads, classes, design.columns + 1, device=design.device)
     weights[..., -1] = loss.start().to(weights)
     return weights
