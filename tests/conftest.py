@@ -26,6 +26,12 @@ def isolated_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[module]
 
 
+@pytest.fixture(autouse=True)
+def no_feature_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests neither read nor fill the user's cache."""
+    monkeypatch.setenv("SPML_CACHE", "")
+
+
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small runs trained on images and on features, and the same rows as files and tables."""

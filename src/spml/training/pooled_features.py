@@ -12,16 +12,17 @@ from rich.progress import track
 from torch import Tensor
 
 from spml.data.stores.features import FeatureStore
+from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.models import Classifier
 from spml.models.classifier import zoomed
 from spml.models.frozen import FrozenFeatures
 from spml.training.examples import Store, batch_numbers, filled, read_rows
+from spml.training.feature_cache import image_keys, open_cache
 
 FEWEST_ROWS = 256  # for fewer rows, preparing a faster copy of the backbone on a CPU takes longer than it saves
 
 
-@torch.no_grad()
 def pooled_features(
     classifier: Classifier,
     store: Store,
@@ -35,6 +36,8 @@ def pooled_features(
     progress: str | None = None,
 ) -> FeatureStore:
     """Compute the backbone's pooled features of these rows, in evaluation mode and without augmentation.
+
+    Features of images by a pretrained network are kept for later runs; see `spml.training.feature_cache`.
 
     Parameters
     ----------
@@ -62,9 +65,50 @@ def pooled_features(
     -------
     FeatureStore
     """
-    was_training = classifier.training
-    classifier.to(device).eval()
     target = torch.device(device)
+
+    def compute(places: np.ndarray) -> npt.NDArray[Any]:
+        kept = dtype if cache is None else np.float32
+        return _computed(classifier, store, rows[places], target, zooms, batch_size, precision, kept, progress)
+
+    classifier.to(target)
+    cache = open_cache(classifier, store, zooms, precision, target) if isinstance(store, ImageStore) else None
+    if cache is None:
+        return FeatureStore(compute(np.arange(len(rows))))
+    assert isinstance(store, ImageStore)
+    return FeatureStore(cache.complete(image_keys(store, rows), compute).astype(dtype, copy=False))
+
+
+def features_are_kept(
+    classifier: Classifier,
+    store: Store,
+    rows: np.ndarray,
+    device: str | torch.device,
+    *,
+    zooms: Sequence[float] = (1.0,),
+    precision: str = "32",
+) -> bool:
+    """Whether `pooled_features` finds the features of all these rows in the cache, and needs no image."""
+    if not isinstance(store, ImageStore):
+        return False
+    cache = open_cache(classifier, store, zooms, precision, torch.device(device))
+    return cache is not None and cache.has(image_keys(store, rows))
+
+
+@torch.no_grad()
+def _computed(
+    classifier: Classifier,
+    store: Store,
+    rows: np.ndarray,
+    target: torch.device,
+    zooms: Sequence[float],
+    batch_size: int,
+    precision: str,
+    dtype: type[np.floating[Any]],
+    progress: str | None,
+) -> npt.NDArray[Any]:
+    was_training = classifier.training
+    classifier.eval()
     matrix: npt.NDArray[Any] | None = None
     fast = target.type == "cpu" and precision == "32" and len(rows) >= FEWEST_ROWS
     features = FrozenFeatures(classifier) if fast else partial(classifier.features_at, zoom=1)
@@ -83,7 +127,8 @@ def pooled_features(
             matrix = np.empty((len(rows), pooled.shape[1]), dtype)
         matrix[start : start + len(pooled)] = pooled
     classifier.train(was_training)
-    return FeatureStore(matrix)
+    assert matrix is not None
+    return matrix
 
 
 @torch.no_grad()

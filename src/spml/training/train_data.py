@@ -152,7 +152,8 @@ def train_data(
         if plan.frozen:
             # before any image is read
             build_classifier(backbone, len(dataset.classes), image_size=image_size, weights=weights)
-            dataset.store.prepare(progress=progress)
+            if dataset.store.on_bad_image == "skip":
+                dataset.store.prepare(progress=progress)
             dataset = _all_for_training(without_unreadable_rows(dataset, notify))
             frozen: dict[str, Any] = {"base": "linear", "backbone": backbone, "weights": weights}
             best = train_features(dataset, out, k=k, seed=seed, **frozen, **shared)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from spml import __version__
@@ -32,7 +33,7 @@ from spml.training.examples import check_labels
 from spml.training.files import refuse_other_settings
 from spml.training.finish import write_rows
 from spml.training.learners import FeatureFit, fit_features
-from spml.training.pooled_features import pooled_features, supported_zooms
+from spml.training.pooled_features import features_are_kept, pooled_features, supported_zooms
 from spml.training.progress import stages
 from spml.training.soft_labels import ZOOMS
 
@@ -119,7 +120,15 @@ def train_features(
         raise InputError(f"k must be above 0 and at most {len(dataset.classes)}, the number of classes, not {k}")
     if method == "auto" and settings:
         raise InputError(f"on features the method 'auto' has no settings: remove {next(iter(settings))!r}")
-    dataset.store.prepare()
+    network: Classifier | None = None
+    if backbone is None:
+        dataset.store.prepare()
+    else:
+        assert isinstance(dataset.store, ImageStore)
+        network = build_classifier(
+            backbone, len(dataset.classes), image_size=dataset.store.size, weights=weights
+        ).eval()
+        prepare_images(dataset, network, device, progress)
     record = {
         "spml": __version__,
         "method": {"name": method, **({} if method == "auto" else asdict(trained.settings))},
@@ -135,10 +144,10 @@ def train_features(
         if _is_finished(folder, record):
             return _result(folder)
         write_text(folder / "run.json", json.dumps(record, indent=2))
-        features, network = dataset, None
-        if backbone is not None:
+        features = dataset
+        if network is not None:
             with truth_closed():
-                features, network = frozen_features(dataset, backbone, device, progress, weights)
+                features = frozen_features(dataset, network, device, progress)
         with stages(progress) as show, truth_closed():
             fitted: TextEncoder | None = None
             if encoder is not None:
@@ -175,20 +184,29 @@ def _checked_encoder(encoder: str | None, texts: bool) -> str | None:
     return encoder
 
 
-def frozen_features(
-    dataset: Dataset, backbone: str, device: str, progress: bool, weights: str | Path | None = None
-) -> tuple[Dataset, Classifier]:
-    """A data set of images with features of a pretrained network in place of the images, and the network."""
-    store, target = dataset.store, choose_device(device)
+def prepare_images(dataset: Dataset, network: Classifier, device: str, progress: bool) -> None:
+    """Decode the images, unless an earlier run has kept the features of all of them."""
+    if not features_are_kept(network, dataset.tensor_store, _rows(dataset), choose_device(device), zooms=ZOOMS):
+        dataset.store.prepare(progress=progress)
+
+
+def frozen_features(dataset: Dataset, network: Classifier, device: str, progress: bool) -> Dataset:
+    """A data set of images with features of a pretrained network in place of the images."""
+    store, rows = dataset.store, _rows(dataset)
     assert isinstance(store, ImageStore)
-    network = build_classifier(backbone, len(dataset.classes), image_size=store.size, weights=weights).eval()
-    rows = np.concatenate([getattr(dataset, part) for part in PARTS])
-    zooms = supported_zooms(network, store.batch(rows[:1]), ZOOMS)
-    pooled = pooled_features(network, store, rows, target, zooms=zooms, progress="features" if progress else None)
+    zooms = supported_zooms(network, torch.zeros(1, 3, store.size, store.size), ZOOMS)
+    title = "features" if progress else None
+    pooled = pooled_features(network, store, rows, choose_device(device), zooms=ZOOMS, progress=title)
     matrix = np.zeros((len(dataset), pooled.dim), np.float32)
     matrix[rows] = pooled.batch(np.arange(len(rows))).cpu().numpy()
     network.average_over(zooms)
-    return replace(dataset, store=FeatureStore(matrix)), network.cpu()
+    network.cpu()
+    return replace(dataset, store=FeatureStore(matrix))
+
+
+def _rows(dataset: Dataset) -> npt.NDArray[np.int64]:
+    """The rows of all parts."""
+    return np.concatenate([getattr(dataset, part) for part in PARTS])
 
 
 def _inputs(dataset: Dataset, encoder: str | None, backbone: str | None, weights: str | Path | None) -> dict[str, Any]:

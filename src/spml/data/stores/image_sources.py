@@ -82,7 +82,7 @@ class ImageSources:
         return digest.hexdigest()
 
     def stamps(self) -> Iterator[list[Any]]:
-        """Of each image the absolute path, the place inside it, and the file's size and time of change."""
+        """Of each image the absolute path, the place inside it, and the file's size and times of change."""
         stat = lru_cache(_stat)
         for source in self._sources:
             path, *inside = (source,) if isinstance(source, str) else source
@@ -96,12 +96,15 @@ def _plain(source: Source) -> str | tuple[str, str] | ParquetCell:
 
 
 def _stat(path: str) -> list[int]:
-    """Size and time of change of a file; nothing if it is missing, which reading reports."""
+    """Size of a file and times of change of its content and status; nothing if it is missing, which reading reports.
+
+    Tools that copy or restore files keep the first time, but not the second.
+    """
     try:
         stat = os.stat(path)
     except OSError:
         return []
-    return [stat.st_size, stat.st_mtime_ns]
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
 class _Archives:

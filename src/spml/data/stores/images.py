@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -128,7 +129,7 @@ class ImageStore:
             raise InputError("no images: the list of sources is empty.")
         self.size = int(size)
         self.policy: Policy = policy
-        self._on_bad_image = on_bad_image
+        self.on_bad_image = on_bad_image
         self._max_pixels = max_pixels
         self._workers = workers or min(16, _cores())
         self._pool: ThreadPoolExecutor | None = None
@@ -136,6 +137,7 @@ class ImageStore:
         self._bad: Unusable = {}
         self._device_pixels: torch.Tensor | None = None
         self._prepared = False
+        self.opened = time.time_ns()
         self._filled = np.zeros(len(self), bool)
         self._pixels: UInt8 | None = None
         self._from_array = False
@@ -218,6 +220,15 @@ class ImageStore:
         return digest.hexdigest()
 
     @property
+    def from_files(self) -> bool:
+        """Whether the images are read from files, which `stamps` identify."""
+        return not self._from_array
+
+    def stamps(self) -> Iterator[list[Any]]:
+        """Of each image the absolute path, the place inside it, and the file's size and times of change."""
+        return self._sources.stamps()
+
+    @property
     def bad(self) -> list[BadImage]:
         """The images that cannot be used, in the order of their rows. Decodes all images first."""
         self.prepare()
@@ -226,7 +237,7 @@ class ImageStore:
     @property
     def good_rows(self) -> npt.NDArray[np.int64]:
         """The rows whose images can be used, ascending."""
-        if self._on_bad_image == "skip":
+        if self.on_bad_image == "skip":
             self.prepare()
         return np.setdiff1d(np.arange(len(self)), np.fromiter(self._bad, np.int64, len(self._bad)))
 
@@ -245,12 +256,12 @@ class ImageStore:
         if self._file is not None:
             images = (pixels for _, pixels in self._decoded(range(len(self)), progress))
             self._pixels, self._bad = load_or_decode(self._file, self._shape, images, self._bad)
-            if self._bad and self._on_bad_image == "error":
+            if self._bad and self.on_bad_image == "error":
                 row = min(self._bad)
                 raise InputError(f"{self.name(row)}: {self._bad[row]}.")
         elif self._pixels is not None:
             self._fill(np.flatnonzero(~self._filled), progress)
-        elif self._on_bad_image == "skip":
+        elif self.on_bad_image == "skip":
             for _ in self._decoded(range(len(self)), progress):
                 pass
         self._all_read()
@@ -278,7 +289,7 @@ class ImageStore:
         if self._device_pixels is not None and isinstance(rows, torch.Tensor) and rows.device.type != "cpu":
             return self._device_pixels.index_select(0, rows)
         index = row_indices(rows, len(self))
-        if self._file is not None or self._on_bad_image == "skip":
+        if self._file is not None or self.on_bad_image == "skip":
             self.prepare()
         for row in index if self._bad else ():
             if int(row) in self._bad:
@@ -439,7 +450,7 @@ class ImageStore:
 
     def _usable(self, row: int, read: Callable[[int], UInt8]) -> UInt8 | None:
         """The result of `read`. If it fails: an error that names the image, or None if bad images are skipped."""
-        if self._on_bad_image == "error":
+        if self.on_bad_image == "error":
             return self._readable(row, read)
         try:
             return read(row)
