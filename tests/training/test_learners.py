@@ -14,10 +14,11 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import method
 from spml.metrics import mean_average_precision
+from spml.models.feature_model import LinearLearner, merged
 from spml.training.learners import design, fit_features
 from spml.training.learners.design import Design, assign_folds
 from spml.training.learners.lbfgs import minimise
-from spml.training.learners.likelihood import choose_weights, combine, fit_temperature
+from spml.training.learners.likelihood import choose_shares, combine, fit_temperature
 from spml.training.learners.linear import SoftmaxLoss, fit_path, held_out_scores, refit, solve
 from spml.training.learners.method_loss import is_pure, prepared
 from spml.training.learners.trees import ForestKind, fit_forest, forest_from_sklearn, forest_kinds
@@ -182,16 +183,32 @@ def test_temperature_undoes_scaling():
     assert direct.temperature == pytest.approx(1.0, abs=0.25)
 
 
-def test_learners_without_use_are_dropped():
+def test_shares_follow_the_likelihood_the_more_rows_there_are():
     draw = torch.Generator().manual_seed(0)
-    good = torch.randn(300, 4, generator=draw, dtype=torch.float64)
+    good = torch.randn(5000, 4, generator=draw, dtype=torch.float64)
     targets = torch.eye(4)[torch.multinomial(torch.softmax(2 * good, 1), 1, generator=draw)[:, 0]]
-    noise = 0.3 * torch.randn(300, 4, generator=draw, dtype=torch.float64)
-    weights = choose_weights([good, good + 1e-6 * noise], targets)
-    assert sorted(weight > 0 for weight in weights) == [False, True]
+    noise = torch.randn(5000, 4, generator=draw, dtype=torch.float64)
+    assert choose_shares([-good, good], targets) == [0, 1]
+    of_few = choose_shares([-good[:150], good[:150]], targets[:150])
+    assert of_few == pytest.approx([0.25, 0.75], abs=1e-6)  # half from the likelihood, half equal
+    assert choose_shares([-good], targets) == [1]  # useless, but there is no other
+    both = choose_shares([good + noise, good - noise], targets)  # their errors cancel
+    assert both == pytest.approx([0.5, 0.5], abs=0.05)
     weight, rows = combine([good, -good], targets)
     assert weight[1] == 0
     assert float(rows.mean()) == pytest.approx(fit_temperature(good, targets).log_likelihood, abs=1e-6)
+
+
+def test_linear_learners_are_added_up_to_one():
+    draw = torch.Generator().manual_seed(0)
+    scale = torch.zeros(5).double(), torch.full((5,), 2.0).double()
+    one, other = (
+        LinearLearner(torch.randn(3, 5, generator=draw), torch.randn(3, generator=draw), *scale) for _ in "ab"
+    )
+    ((both, weight),) = merged([(one, 0.3), (other, 2.0)])
+    x = torch.randn(7, 5, generator=draw)
+    torch.testing.assert_close(weight * both(x), 0.3 * one(x) + 2.0 * other(x))
+    assert merged([(one, 0.3)]) == [(one, 0.3)]
 
 
 @pytest.mark.parametrize("make", [RandomForestClassifier, ExtraTreesClassifier])
@@ -337,7 +354,7 @@ def test_bad_input_is_an_input_error():
         (broken, labels, {}, "row 3, column 2"),
         (x[:5], labels, {}, "5 rows of features"),
         (x, Labels.from_matrix(np.zeros((20, 4), np.int8)), {}, "no row has a positive"),
-        (x, labels, {"base": "svm"}, "'linear', 'trees'"),
+        (x, labels, {"base": "svm"}, "'linear' or 'trees'"),
         (x, labels, {"method": "an", "base": "trees"}, "only used by method 'auto'"),
         (x, labels, {"sample_weight": -np.ones(20)}, "sample_weight"),
         (x, labels, {"sample_weight": np.zeros(20)}, "weight 0"),

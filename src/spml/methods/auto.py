@@ -76,7 +76,10 @@ class AnnotatorEM(Method):
 
 @register
 class Auto(AnnotatorEM):
-    """Soft labels on a pretrained backbone, an ensemble of two heads on features, otherwise `annotator-em`.
+    """Soft labels on a pretrained backbone, otherwise `annotator-em`; on features, learners beyond one head.
+
+    Features, tables and texts are trained by `spml.training.learners.fit_features`: converged linear learners and
+    forests, combined by the likelihood of held-out labels.
 
     Cross-fitted linear probes on the backbone's features (training/soft_labels.py) give each row soft labels q, from
     probes that were not trained on it, calibrated without full labels. The target of the weak view is q; the target of
@@ -84,15 +87,15 @@ class Auto(AnnotatorEM):
     prediction for the weak view. The loss of a view is Σ -t log p - (1 - t) log(1 - p). Trainings of fewer than
     `ENOUGH_STEPS` steps use the weak view alone.
 
-    On features two heads are trained: EM's, which keeps unknown labels uncertain, and WAN's, which assumes them
-    negative. Their errors are partly independent, so the average is more accurate than either; EM's, the better one
-    alone, has weight 2/3.
+    In protocols that train linear heads with Adam, two heads are trained: EM's, which keeps unknown labels uncertain,
+    and WAN's, which assumes them negative. Their errors are partly independent, so the average is more accurate than
+    either; EM's, the better one alone, has weight 2/3.
     """
 
     name = "auto"
     summary = (
-        "Default. Soft labels from cross-fitted linear probes (pretrained backbone), an EM + WAN ensemble (features), "
-        "or `annotator-em` (from scratch)."
+        "Default. Soft labels from cross-fitted linear probes (pretrained backbone), linear learners and forests "
+        "combined by cross-validation (features, texts), or `annotator-em` (from scratch)."
     )
     needs: ClassVar[Needs] = replace(MEAN_OF_ROWS, soft_labels=True, pretrained_head="attention")
     f1_threshold = 0.5

@@ -313,6 +313,18 @@ def centred(scores: Tensor) -> Tensor:
     return scores - scores.mean(-1, keepdim=True)
 
 
+def merged(learners: Sequence[tuple[Learner, float]]) -> list[tuple[Learner, float]]:
+    """Weighted learners with the linear ones, which must share mean and deviation, added up to one."""
+    linear = [(each, weight) for each, weight in learners if isinstance(each, LinearLearner)]
+    if len(linear) < 2:
+        return list(learners)
+    first = linear[0][0]
+    weight = torch.stack([share * each.weight for each, share in linear]).sum(0)
+    bias = torch.stack([share * each.bias for each, share in linear]).sum(0)
+    others = [(each, share) for each, share in learners if not isinstance(each, LinearLearner)]
+    return [(LinearLearner(weight, bias, first.mean, first.deviation), 1.0), *others]
+
+
 def feature_model_from_description(description: Mapping[str, Any]) -> FeatureModel:
     """Build the model of a description; load its state dict afterwards.
 

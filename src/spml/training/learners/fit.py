@@ -18,11 +18,11 @@ from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import method as registered_method
-from spml.models.feature_model import FeatureModel, Learner, centred
+from spml.models.feature_model import FeatureModel, Learner, centred, merged
 from spml.training.device import choose_device
 from spml.training.learners.adam import fit_with_adam
 from spml.training.learners.design import Design, assign_folds
-from spml.training.learners.likelihood import HeldOut, choose_weights, fit_temperature
+from spml.training.learners.likelihood import HeldOut, choose_shares, fit_temperature
 from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_path, refit
 from spml.training.learners.method_loss import MethodLoss, is_pure, prepared
 from spml.training.learners.trees import fit_forest, forest_kinds, promising
@@ -33,7 +33,8 @@ Int64 = npt.NDArray[np.int64]
 Progress = Callable[[str], None]
 
 FOLDS = 5
-_MOST_PRODUCTS = 2**29  # rows × classes × features up to which several losses are tried
+_ANNOTATOR = "annotator-em"
+_MOST_PRODUCTS = 2**29  # rows × classes × columns up to which two losses are used
 
 
 @dataclass(frozen=True)
@@ -187,14 +188,15 @@ def fit_features(
     """
     task = _task(features, labels, sample_weight, k, seed, device, progress)
     if method == "auto" and not labels.is_full:
-        candidates, trained = _auto(task, base)
-        compares_classes = True
-    elif base not in ("auto", "linear"):
+        candidates, families = _auto(task, base)
+        return _finish(task, candidates, *_combined(task, families), compares_classes=True)
+    if base not in ("auto", "linear"):
         raise InputError(f"base={base!r} is only used by method 'auto': {method!r} trains a linear learner")
-    else:
-        name = "bce" if method == "auto" else method
-        candidates, trained, compares_classes = _method(task, name, settings or {})
-    return _finish(task, candidates, trained, compares_classes)
+    name = "bce" if method == "auto" else method
+    candidates, trained, compares_classes = _method(task, name, settings or {})
+    scores = trained.scores.double()
+    evidence = centred(scores) if compares_classes else scores
+    return _finish(task, candidates, evidence, [(trained, 1.0)], compares_classes=compares_classes)
 
 
 def _task(
@@ -231,44 +233,43 @@ def _task(
 
 
 Candidates = list[tuple[str, HeldOut]]
+Family = list[Trained]  # learners of one kind, which are averaged
 
 
-def _auto(task: Task, base: str) -> tuple[Candidates, list[Trained]]:
-    """Multinomial linear learner and forests, or what `base` names."""
+def _auto(task: Task, base: str) -> tuple[Candidates, list[Family]]:
+    """Linear learners and forests, or what `base` names."""
     if base not in ("auto", "linear", "trees"):
         raise InputError(f"base must be 'auto', 'linear' or 'trees', not {base!r}")
     candidates: Candidates = []
-    trained: list[Trained] = []
+    families: list[Family] = []
     if base != "trees":
-        candidates, best = _best_linear(task)
-        trained.append(best)
+        candidates, linear = _linear_family(task)
+        families.append(linear)
     if base != "linear":
-        forests = _forests(task, trained, forced=base == "trees")
+        forests = _forests(task, families, forced=base == "trees")
         candidates += [(each.name, each.held_out) for each in forests]
-        trained += forests
-    return candidates, trained
+        families += [forests] if forests else []
+    return candidates, families
 
 
-def _best_linear(task: Task) -> tuple[Candidates, Trained]:
-    """Linear learners with several losses; the best by the annotator's likelihood.
+def _linear_family(task: Task) -> tuple[Candidates, Family]:
+    """Linear learners with two losses that read the rest of a row differently.
 
-    Softmax reads every row as having one label and is best where that is nearly true. EM and the annotator's
-    likelihood allow several labels; they are tried unless the data are large.
+    Softmax reads every row as having one label, and is best where that is nearly true. The annotator's likelihood, kept
+    uncertain by an entropy term, allows several labels; it is left out if the data are large.
     """
     design = Design(task.features, task.rows, task.fold, task.device)
     losses: dict[str, RowLoss] = {"softmax": SoftmaxLoss(task.targets.to(design.device))}
-    if task.weight is None and task.targets.numel() * task.features.dim <= _MOST_PRODUCTS:
-        labels = task.labels.subset(task.rows)
-        for name in ("em", "annotator-em"):
-            method = prepared(registered_method(name), labels, task.k, task.seed)
-            losses[name] = MethodLoss(method, labels, design.device)
+    if task.weight is None and task.targets.numel() * design.columns <= _MOST_PRODUCTS:
+        method = prepared(registered_method(_ANNOTATOR), task.labels.subset(task.rows), task.k, task.seed)
+        losses[_ANNOTATOR] = MethodLoss(method, task.labels.subset(task.rows), design.device)
     candidates: Candidates = []
-    best: list[tuple[float, Trained]] = []
+    family: Family = []
     for name, loss in losses.items():
-        tried, trained = _linear(task, design, loss, name)
+        tried, best = _linear(task, design, loss, name)
         candidates += tried
-        best.append((_calibrated(task, centred(trained.scores.double())).log_likelihood, trained))
-    return candidates, max(best, key=lambda entry: entry[0])[1]
+        family.append(best)
+    return candidates, family
 
 
 def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Candidates, Trained]:
@@ -282,7 +283,7 @@ def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Candi
     return candidates, trained
 
 
-def _forests(task: Task, others: Sequence[Trained], *, forced: bool) -> list[Trained]:
+def _forests(task: Task, others: Sequence[Family], *, forced: bool) -> Family:
     """Forests of several kinds, unless a small one shows that they add nothing to the other learners."""
     kinds = forest_kinds(len(task.rows), task.features.dim, task.targets.shape[1])
     if forced and not kinds:
@@ -296,7 +297,8 @@ def _forests(task: Task, others: Sequence[Trained], *, forced: bool) -> list[Tra
     matrix = matrix.astype(np.float32) if task.features.is_sparse else matrix.cpu().numpy()
     if not forced:
         task.progress("do trees help?")
-        if not promising(matrix, task.label, task.targets, [each.scores for each in others], task.seed):
+        tables = [_average(family)[0] for family in others]
+        if not promising(matrix, task.label, task.targets, tables, task.seed):
             return []
     trained = []
     for kind in kinds:
@@ -307,14 +309,14 @@ def _forests(task: Task, others: Sequence[Trained], *, forced: bool) -> list[Tra
     return trained
 
 
-def _method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Candidates, list[Trained], bool]:
+def _method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Candidates, Trained, bool]:
     """A linear learner trained by a registered method; also whether its scores are normalised over the classes."""
     labels = task.labels.subset(task.rows)
     method = registered_method(name, **settings)
     if method.activation == "softmax":
         design = Design(task.features, task.rows, task.fold, task.device)
         candidates, best = _linear(task, design, SoftmaxLoss(task.targets.to(design.device)), name)
-        return candidates, [best], True
+        return candidates, best, True
     method = prepared(method, labels, task.k, task.seed)
     if not is_pure(method, labels):
         task.progress(f"linear learner, {name}")
@@ -322,32 +324,58 @@ def _method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Candida
             task.features, task.rows, labels, name, settings, k=task.k, seed=task.seed, device=task.device
         )
         held_out = fit_temperature(scores, task.targets)
-        return [(name, held_out)], [Trained(name, lambda: learner, scores, held_out)], False
+        return [(name, held_out)], Trained(name, lambda: learner, scores, held_out), False
     if task.weight is not None:
         raise InputError(f"sample_weight is supported by the methods 'auto' and 'softmax', not by {name!r}")
     design = Design(task.features, task.rows, task.fold, task.device)
     candidates, best = _linear(task, design, MethodLoss(method, labels, design.device), name)
-    return candidates, [best], False
+    return candidates, best, False
 
 
-def _finish(task: Task, candidates: Candidates, trained: Sequence[Trained], compares_classes: bool) -> FeatureFit:
-    """Combine the learners, calibrate, and train those that are used on all rows."""
-    tables = [centred(each.scores.double()) if compares_classes else each.scores.double() for each in trained]
-    weights = choose_weights(tables, task.targets) if len(trained) > 1 else [1.0]
-    used = [(each, table, weight) for each, table, weight in zip(trained, tables, weights, strict=True) if weight > 0]
-    evidence = torch.stack([weight * table for _, table, weight in used]).sum(0)
+def _average(family: Family) -> tuple[Tensor, list[float]]:
+    """The mean of the centred scores, each at its temperature, and the factors of the learners in it."""
+    factors = [each.held_out.temperature / len(family) for each in family]
+    if not any(factors):  # nothing can be learned from these features
+        factors = [1 / len(family)] * len(family)
+    tables = [factor * centred(each.scores.double()) for factor, each in zip(factors, family, strict=True)]
+    return torch.stack(tables).sum(0), factors
+
+
+def _combined(task: Task, families: Sequence[Family]) -> tuple[Tensor, list[tuple[Trained, float]]]:
+    """The evidence of the combination, and its learners with their weights."""
+    averages = [_average(family) for family in families]
+    shares = choose_shares([table for table, _ in averages], task.targets)
+    evidence = torch.stack([share * table for share, (table, _) in zip(shares, averages, strict=True)]).sum(0)
+    weights = [
+        (each, share * factor)
+        for family, share, (_, factors) in zip(families, shares, averages, strict=True)
+        for each, factor in zip(family, factors, strict=True)
+    ]
+    return evidence, [(each, weight) for each, weight in weights if weight > 0]
+
+
+def _finish(
+    task: Task,
+    candidates: Candidates,
+    evidence: Tensor,
+    used: Sequence[tuple[Trained, float]],
+    *,
+    compares_classes: bool,
+) -> FeatureFit:
+    """Calibrate the evidence, and train the learners that are used on all rows."""
     calibration = _calibrated(task, evidence)
     task.progress("final model")
+    learners = merged([(each.learner(), weight) for each, weight in used])
     model = FeatureModel(
-        [each.learner() for each, _, _ in used],
-        [weight for _, _, weight in used],
+        [learner for learner, _ in learners],
+        [weight for _, weight in learners],
         slope=calibration.slope,
         offsets=calibration.offsets,
         dim=task.features.dim,
         centred=compares_classes,
         at_least_one=calibration.at_least_one,
     )
-    chosen = {each.name: weight for each, _, weight in used}
+    chosen = {each.name: weight for each, weight in used}
     tried = [
         Candidate(name, each.log_likelihood, each.standard_error, name in chosen, chosen.get(name, 0.0))
         for name, each in candidates
