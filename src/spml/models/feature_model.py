@@ -2,8 +2,9 @@
 
 Every learner gives each class a score. The evidence for class c in a row is e_c = Σ wₘ·score_mc, where the scores of
 learners that compare classes with each other (softmax, votes) are centred: their mean over the classes is subtracted.
-Label c is then present with probability p_c = σ(a·e_c + b_c), and with probability p_c / (1 − Π(1 − p)) in a row that
-has at least one label. Slope a and offsets b come from the annotator's likelihood (`spml.calibration`).
+A linear correction, learned from people's answers, may be added to it. Label c is then present with probability
+p_c = σ(a·e_c + b_c), and with probability p_c / (1 − Π(1 − p)) in a row that has at least one label. Slope a and
+offsets b come from the annotator's likelihood (`spml.calibration`).
 """
 
 from __future__ import annotations
@@ -71,9 +72,13 @@ class LinearLearner(nn.Module):
 
     def sparse_scores(self, rows: Any) -> Float64:
         """Scores of the rows of a scipy CSR matrix."""
-        weight = (self.weight.double() / self.deviation.double()).cpu().numpy()
-        shift = self.bias.double().cpu().numpy() - weight @ self.mean.double().cpu().numpy()
-        return np.asarray(rows @ weight.T + shift, np.float64)
+        weight, bias = (each.cpu().numpy() for each in self.unscaled())
+        return np.asarray(rows @ weight.T + bias, np.float64)
+
+    def unscaled(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias on features that are not standardised."""
+        weight = self.weight.double() / self.deviation.double()
+        return weight, self.bias.double() - weight @ self.mean.double()
 
 
 class Forest(nn.Module):
@@ -179,6 +184,8 @@ class FeatureModel(nn.Module):
         Whether the scores of every learner are centred.
     at_least_one : bool
         Whether every row has at least one label.
+    correction : LinearLearner, optional
+        Added to the evidence, not centred.
 
     Examples
     --------
@@ -203,9 +210,11 @@ class FeatureModel(nn.Module):
         dim: int,
         centred: bool = True,
         at_least_one: bool = True,
+        correction: LinearLearner | None = None,
     ) -> None:
         super().__init__()
         self.learners = nn.ModuleList(learners)
+        self.correction = correction
         self.register_buffer("weights", torch.tensor(list(weights), dtype=torch.float64))
         self.register_buffer("slope", torch.tensor(slope, dtype=torch.float64))
         self.register_buffer("offsets", torch.as_tensor(offsets, dtype=torch.float64))
@@ -220,11 +229,12 @@ class FeatureModel(nn.Module):
         """What `feature_model_from_description` needs besides the state dict; JSON."""
         learners = [learner.description for learner in self.learners]
         known = {"features": self.dim, "num_classes": self.num_classes, "learners": learners}
-        return {**known, "centred": self.centred, "at_least_one": self.at_least_one}
+        known |= {"centred": self.centred, "at_least_one": self.at_least_one}
+        return known if self.correction is None else {**known, "correction": True}
 
     def forward(self, features: Tensor) -> Outputs:
         """Logits of `presence` for dense rows (B, dim)."""
-        scores = [learner(features) for learner in self.learners]
+        scores = [learner(features) for learner in self._all_learners()]
         present = self.presence_of(self._evidence(scores))
         return Outputs(torch.logit(present.clamp(1e-7, 1 - 1e-7)).to(features.dtype))
 
@@ -258,15 +268,24 @@ class FeatureModel(nn.Module):
         InputError
             If the model has several learners, or one that is not linear.
         """
-        (first, *others) = self.learners
-        if others or not isinstance(first, LinearLearner):
+        linear = self.linear_part()
+        if len(self.learners) > 1 or linear is None:
             raise InputError("the model is not linear: train it with base='linear'")
-        weight, bias = first.weight.double() / first.deviation.double(), first.bias.double()
-        bias = bias - weight @ first.mean.double()
-        if self.centred:
-            weight, bias = weight - weight.mean(0), bias - bias.mean()
-        scale = self.slope * self.weights[0]
-        return scale * weight, scale * bias + self.offsets
+        weight, bias = linear
+        return self.slope * weight, self.slope * bias + self.offsets
+
+    def linear_part(self) -> tuple[Tensor, Tensor] | None:
+        """What the linear learners add to the evidence: weight (L, dim) and bias (L,); None without linear learners."""
+        parts = []
+        for learner, share in zip(self.learners, self.weights, strict=True):
+            if isinstance(learner, LinearLearner):
+                weight, bias = learner.unscaled()
+                if self.centred:
+                    weight, bias = weight - weight.mean(0), bias - bias.mean()
+                parts.append((share * weight, share * bias))
+        if self.correction is not None:
+            parts.append(self.correction.unscaled())
+        return (sum(weight for weight, _ in parts), sum(bias for _, bias in parts)) if parts else None  # type: ignore[return-value]
 
     def _evidence_blocks(self, features: Any) -> Iterator[Tensor]:
         if features.shape[1] != self.dim if hasattr(features, "shape") else features.dim != self.dim:
@@ -287,16 +306,19 @@ class FeatureModel(nn.Module):
         device = self.offsets.device
         if hasattr(block, "tocsr"):
             block = block.tocsr()
-            return [torch.from_numpy(learner.sparse_scores(block)).to(device) for learner in self.learners]  # type: ignore[operator]
+            return [torch.from_numpy(learner.sparse_scores(block)).to(device) for learner in self._all_learners()]  # type: ignore[operator]
         dense = torch.as_tensor(np.ascontiguousarray(block) if isinstance(block, np.ndarray) else block)
         dense = dense.to(device).double()
-        return [learner(dense).double() for learner in self.learners]
+        return [learner(dense).double() for learner in self._all_learners()]
+
+    def _all_learners(self) -> list[nn.Module]:
+        return [*self.learners, *([] if self.correction is None else [self.correction])]
 
     def _evidence(self, scores: Sequence[Tensor]) -> Tensor:
         total = torch.zeros_like(scores[0])
-        for weight, score in zip(self.weights, scores, strict=True):
+        for weight, score in zip(self.weights, scores, strict=False):
             total = total + weight.to(score.dtype) * (centred(score) if self.centred else score)
-        return total
+        return total if self.correction is None else total + scores[-1]
 
     def presence_of(self, evidence: Tensor) -> Tensor:
         """The presence that follows from the evidence."""
@@ -343,6 +365,8 @@ def feature_model_from_description(description: Mapping[str, Any]) -> FeatureMod
         linear = each["kind"] == LinearLearner.kind
         learners.append(LinearLearner.empty(dim, classes) if linear else Forest.empty(classes, **sizes))
     options = {name: description[name] for name in ("centred", "at_least_one")}
+    if description.get("correction"):
+        options["correction"] = LinearLearner.empty(dim, classes)
     return FeatureModel(learners, [1.0] * len(learners), slope=1.0, offsets=np.zeros(classes), dim=dim, **options)
 
 

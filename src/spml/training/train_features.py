@@ -156,9 +156,11 @@ def train_features(
                 notify(f"Features: {fitted.description}")
             store = features.tensor_store
             assert isinstance(store, FeatureStore)
+            answers = dataset.answers
             fit = fit_features(
                 store.subset(dataset.train),
-                labels,
+                labels if answers is None else answers.given.subset(dataset.train),
+                answers=None if answers is None else answers.decided.subset(dataset.train),
                 method=method,
                 settings=settings,
                 base=base,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,10 @@ from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import method as registered_method
-from spml.models.feature_model import FeatureModel, Learner, centred, merged
+from spml.models.feature_model import FeatureModel, Learner, LinearLearner, centred, merged
 from spml.training.device import choose_device
 from spml.training.learners.adam import fit_with_adam
+from spml.training.learners.answers import Correction, fit_correction
 from spml.training.learners.design import Design, assign_folds
 from spml.training.learners.likelihood import HeldOut, choose_shares, fit_temperature
 from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_path, refit
@@ -79,6 +80,8 @@ class FeatureFit:
         What `held_out` was computed from; σ(evidence) is the input of `calibration`.
     calibration : Calibration
         `calibration.confidences(expit(evidence), known)` is P(label present | features, known labels).
+    answers : str
+        What was learned from answers; empty if there are none.
     """
 
     model: FeatureModel
@@ -87,15 +90,17 @@ class FeatureFit:
     log_likelihood: float
     evidence: Float32
     calibration: Calibration
+    answers: str = ""
 
     @property
     def summary(self) -> str:
         """One line about what was chosen."""
         chosen = [each for each in self.candidates if each.chosen]
+        answers = f"; {self.answers}" if self.answers else ""
         if len(chosen) == 1:
-            return f"Chosen by the likelihood of held-out labels: {chosen[0].name}"
+            return f"Chosen by the likelihood of held-out labels: {chosen[0].name}{answers}"
         parts = ", ".join(f"{each.name} (weight {each.weight:.2f})" for each in chosen)
-        return f"Combined by the likelihood of held-out labels: {parts}"
+        return f"Combined by the likelihood of held-out labels: {parts}{answers}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +118,11 @@ class Task:
     """The labelled rows, their labels, and everything else that learners are trained with."""
 
     features: FeatureStore
-    labels: Labels
-    rows: Int64
+    labels: Labels  # what is known: given labels and answers
+    given: Labels
+    answers: Labels | None
+    rows: Int64  # with a positive
+    observed: Labels  # of these rows: the labels that the annotator picked
     targets: Tensor  # (n, L) shares of the observed classes, times the row's weight
     label: Int64  # (n,) the first observed class
     weight: Float64 | None
@@ -132,6 +140,7 @@ def fit_features(
     features: FeatureStore,
     labels: Labels,
     *,
+    answers: Labels | None = None,
     method: str = "auto",
     settings: Mapping[str, Any] | None = None,
     base: str = "auto",
@@ -151,7 +160,11 @@ def fit_features(
     features : FeatureStore
         Dense or sparse.
     labels : Labels
-        Rows without a positive are not used.
+        Observed labels. Rows without a positive are not used.
+    answers : Labels, optional
+        Labels that people verified: +1 yes, −1 no, 0 not asked. They take precedence over `labels`. People are asked
+        about labels in doubt, so "auto" and "softmax" learn answers separately (`spml.training.learners.answers`).
+        Other methods treat them as known labels.
     method : str
         "auto", or any method that can be trained on features. Other methods train one linear learner: to convergence
         if their loss is a function of logits and labels, otherwise with Adam.
@@ -186,8 +199,8 @@ def fit_features(
     >>> fit.model.presence(rows).shape, fit.held_out.shape
     ((60, 3), (60, 3))
     """
-    task = _task(features, labels, sample_weight, k, seed, device, progress)
-    if method == "auto" and not labels.is_full:
+    task = _task(features, labels, answers, sample_weight, k, seed, device, progress)
+    if method == "auto" and not task.labels.is_full:
         candidates, families = _auto(task, base)
         return _finish(task, candidates, *_combined(task, families), compares_classes=True)
     if base not in ("auto", "linear"):
@@ -202,6 +215,7 @@ def fit_features(
 def _task(
     features: FeatureStore,
     labels: Labels,
+    answers: Labels | None,
     sample_weight: npt.ArrayLike | None,
     k: float | None,
     seed: int,
@@ -211,7 +225,8 @@ def _task(
     if len(features) != len(labels):
         raise InputError(f"{len(features)} rows of features, but labels for {len(labels)} rows")
     features.check_finite()
-    rows = np.unique(labels.positives()[0])
+    known = labels if answers is None else labels.updated(answers)
+    rows = np.unique(known.positives()[0])
     if not len(rows):
         raise InputError("no row has a positive label: there is nothing to learn from")
     weight = None
@@ -223,13 +238,24 @@ def _task(
         if not len(rows):
             raise InputError("every row with a positive label has the weight 0: there is nothing to learn from")
         weight = given[rows] * len(rows) / given[rows].sum()
-    targets = torch.from_numpy((labels.dense(rows) > 0).astype(np.float32))
+    observed = known.subset(rows) if answers is None else _observed(labels.subset(rows), known.subset(rows))
+    targets = torch.from_numpy((observed.dense() > 0).astype(np.float32))
     label = targets.argmax(1).numpy()
     targets /= targets.sum(1, keepdim=True)
     if weight is not None:
         targets *= torch.from_numpy(weight).float()[:, None]
     where = choose_device(str(device))
-    return Task(features, labels, rows, targets, label, weight, k, seed, where, progress or (lambda _: None))
+    told = progress or (lambda _: None)
+    return Task(features, known, labels, answers, rows, observed, targets, label, weight, k, seed, where, told)
+
+
+def _observed(given: Labels, known: Labels) -> Labels:
+    """The given labels, corrected by the answers; in rows without a given positive, the answers."""
+    table, answered = given.dense(), known.dense()
+    table = np.where(table != 0, answered, table)
+    without = ~(table > 0).any(axis=1)
+    table[without] = answered[without]
+    return Labels.from_matrix(table, given.classes)
 
 
 Candidates = list[tuple[str, HeldOut]]
@@ -261,8 +287,8 @@ def _linear_family(task: Task) -> tuple[Candidates, Family]:
     design = Design(task.features, task.rows, task.fold, task.device)
     losses: dict[str, RowLoss] = {"softmax": SoftmaxLoss(task.targets.to(design.device))}
     if task.weight is None and task.targets.numel() * design.columns <= _MOST_PRODUCTS:
-        method = prepared(registered_method(_ANNOTATOR), task.labels.subset(task.rows), task.k, task.seed)
-        losses[_ANNOTATOR] = MethodLoss(method, task.labels.subset(task.rows), design.device)
+        method = prepared(registered_method(_ANNOTATOR), task.observed, task.k, task.seed)
+        losses[_ANNOTATOR] = MethodLoss(method, task.observed, design.device)
     candidates: Candidates = []
     family: Family = []
     for name, loss in losses.items():
@@ -362,41 +388,84 @@ def _finish(
     *,
     compares_classes: bool,
 ) -> FeatureFit:
-    """Calibrate the evidence, and train the learners that are used on all rows."""
-    calibration = _calibrated(task, evidence)
+    """Calibrate the evidence, train the learners that are used on all rows, and learn the answers."""
     task.progress("final model")
+    known = task.labels.dense(task.rows)
+    calibration = _calibrated(task, evidence.numpy(), known)
     learners = merged([(each.learner(), weight) for each, weight in used])
-    model = FeatureModel(
-        [learner for learner, _ in learners],
-        [weight for _, weight in learners],
-        slope=calibration.slope,
-        offsets=calibration.offsets,
-        dim=task.features.dim,
-        centred=compares_classes,
-        at_least_one=calibration.at_least_one,
-    )
+
+    def model_with(correction: LinearLearner | None) -> FeatureModel:
+        return FeatureModel(
+            [learner for learner, _ in learners],
+            [weight for _, weight in learners],
+            slope=calibration.slope,
+            offsets=calibration.offsets,
+            dim=task.features.dim,
+            centred=compares_classes,
+            at_least_one=calibration.at_least_one,
+            correction=correction,
+        )
+
+    model, message = model_with(None), ""
+    every = _all_rows(task, model, evidence.numpy())
+    if task.answers is not None and compares_classes:
+        task.progress("answers")
+        correction, message = _learn_answers(task, every, calibration)
+        if correction is not None:
+            learner = _scaled(correction.learner, 1 / calibration.slope)
+            every = every + (correction.held_out / calibration.slope).astype(np.float32)
+            calibration = _calibrated(task, every[task.rows].astype(np.float64), known)
+            model = model_with(learner)
     chosen = {each.name: weight for each, weight in used}
     tried = [
         Candidate(name, each.log_likelihood, each.standard_error, name in chosen, chosen.get(name, 0.0))
         for name, each in candidates
     ]
-    every = _all_rows(task, model, evidence)
     held_out = model.presence_of(torch.from_numpy(every).double()).float().numpy()
-    return FeatureFit(model, held_out, tuple(tried), calibration.log_likelihood, every, calibration)
+    return FeatureFit(model, held_out, tuple(tried), calibration.log_likelihood, every, calibration, message)
 
 
-def _calibrated(task: Task, evidence: Tensor) -> Calibration:
-    """The annotator's likelihood of the observed labels, given held-out evidence (n, L)."""
-    known = task.labels.dense(task.rows)
-    return calibrate(expit(evidence.numpy()), known, k=task.k, at_least_one=not task.labels.is_full, uncertainty=False)
+def _learn_answers(task: Task, evidence: Float32, calibration: Calibration) -> tuple[Correction | None, str]:
+    """The correction by the answers, with Δ of all rows, and what to tell about it."""
+    assert task.answers is not None
+    # An answer about a given label says nothing about labels of other rows, which nobody picked.
+    asked = np.where(task.given.dense() == 0, task.answers.dense(), 0)
+    rows = np.union1d(task.rows, np.flatnonzero(asked.any(axis=1)))
+    logits = calibration.slope * evidence[rows].astype(np.float64) + calibration.offsets
+    correction = fit_correction(task.features, rows, logits, asked[rows], seed=task.seed, device=task.device)
+    number = int(np.count_nonzero(asked))
+    if correction is None:
+        return None, f"{number:,} answers calibrate it"
+    held_out = np.zeros(evidence.shape)
+    held_out[rows] = correction.held_out
+    rest = np.setdiff1d(np.arange(len(evidence)), rows)
+    if len(rest):
+        held_out[rest] = _scores(correction.learner, task.features, rest)
+    return replace(correction, held_out=held_out), f"{number:,} answers correct it, strength {correction.strength:.2g}"
 
 
-def _all_rows(task: Task, model: FeatureModel, evidence: Tensor) -> Float32:
+def _scores(learner: LinearLearner, features: FeatureStore, rows: Int64) -> Float64:
+    """A linear learner's scores of some rows."""
+    classes = len(learner.bias)
+    alone = FeatureModel([learner], [1.0], slope=1.0, offsets=np.zeros(classes), dim=features.dim, centred=False)
+    return alone.evidence(_Part(features, rows))
+
+
+def _scaled(learner: LinearLearner, scale: float) -> LinearLearner:
+    return LinearLearner(scale * learner.weight, scale * learner.bias, learner.mean, learner.deviation)
+
+
+def _calibrated(task: Task, evidence: Float64, known: npt.NDArray[np.int8]) -> Calibration:
+    """The annotator's likelihood of the known labels, given held-out evidence (n, L)."""
+    return calibrate(expit(evidence), known, k=task.k, at_least_one=not task.labels.is_full, uncertainty=False)
+
+
+def _all_rows(task: Task, model: FeatureModel, evidence: Float64) -> Float32:
     """Evidence of all rows: held-out for those with a label; the model was not trained on the others."""
     if len(task.rows) == len(task.labels):
-        return evidence.float().numpy()
+        return evidence.astype(np.float32)
     out = np.empty(task.labels.shape, np.float32)
-    out[task.rows] = evidence.numpy()
+    out[task.rows] = evidence
     rest = np.setdiff1d(np.arange(len(task.labels)), task.rows)
     out[rest] = model.evidence(_Part(task.features, rest))
     return out
