@@ -1,4 +1,4 @@
-"""Which regions of an image support a label."""
+"""What supports a label: regions of an image, words of a text, values of a row."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,11 @@ import torch
 from torch.nn.functional import interpolate
 
 from spml.models import Classifier
+from spml.models.text_encoders import TfidfEncoder
 
 UInt8 = npt.NDArray[np.uint8]
+
+_VISIBLE = 0.15  # of the strongest word's contribution
 
 
 def evidence(network: Classifier, image: UInt8, labels: Sequence[int]) -> list[torch.Tensor] | None:
@@ -39,3 +42,21 @@ def highlight(image: UInt8, weights: torch.Tensor) -> UInt8:
     warm = 0.7 * image + 0.3 * np.array([255.0, 150.0, 30.0])
     mixed: UInt8 = np.clip(grey * (1 - glow) + warm * glow, 0, 255).astype(np.uint8)
     return mixed
+
+
+def marked_words(encoder: TfidfEncoder, text: str, weights: npt.NDArray[np.floating]) -> list[tuple[str, float]]:
+    """The text in pieces, each with a share of 0 to 1: what it adds to a label, relative to the strongest piece.
+
+    Shares below 0.15 are 0, and neighbouring pieces with a share of 0 are one. `weights` (D,) are those of the label.
+    """
+    segments = encoder.segments(text, weights)
+    most = max((score for _, score in segments), default=0.0)
+    pieces: list[tuple[str, float]] = []
+    for piece, score in segments:
+        share = score / most if most > 0 and not piece.isspace() else 0.0
+        share = share if share >= _VISIBLE else 0.0
+        if not share and pieces and not pieces[-1][1]:
+            pieces[-1] = (pieces[-1][0] + piece, 0.0)
+        else:
+            pieces.append((piece, share))
+    return pieces

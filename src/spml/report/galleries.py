@@ -15,7 +15,7 @@ from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.models import Classifier
 from spml.models.text_encoders import TfidfEncoder
-from spml.predict.evidence import evidence, highlight
+from spml.predict.evidence import evidence, highlight, marked_words
 from spml.report.markup import Html, count, percent, tag
 from spml.report.tables import RunTables
 from spml.runs.folder import RunFolder
@@ -31,7 +31,6 @@ KINDS = {  # symbol and description of each kind of label
 }
 _TOP = 5
 _LETTERS = 600  # of a text
-_VISIBLE = 0.15  # of the strongest word's contribution
 _CHIPS = 8
 
 
@@ -54,13 +53,10 @@ def marked_text(tables: RunTables, row: int, label: int) -> Html | None:
     text, weights = run.store.texts([row])[0][:_LETTERS], tables.linear_weights
     if weights is None or not isinstance(run.encoder, TfidfEncoder):
         return tag("p", text, class_="passage")
-    segments = run.encoder.segments(text, weights[label])
-    most = max((score for _, score in segments), default=0.0)
-    parts = []
-    for piece, score in segments:
-        share = score / most if most > 0 else 0.0
-        strong = share >= _VISIBLE and not piece.isspace()
-        parts.append(tag("mark", piece, style=f"--share:{share:.2f}") if strong else piece)
+    parts = [
+        tag("mark", piece, style=f"--share:{share:.2f}") if share else piece
+        for piece, share in marked_words(run.encoder, text, weights[label])
+    ]
     more = "…" if len(run.store.texts([row])[0]) > _LETTERS else None
     return tag("p", *parts, more, class_="passage")
 

@@ -9,7 +9,7 @@ import torch
 
 from spml import metrics
 from spml.calibration import Bool, Float32, Float64, Int8, Int64
-from spml.models.feature_model import FeatureModel, LinearLearner
+from spml.models.feature_model import FeatureModel
 from spml.recover import Recovered
 from spml.runs.folder import RunFolder
 
@@ -126,12 +126,8 @@ class RunTables:
     def linear_weights(self) -> Float64 | None:
         """(L, D) what each feature adds to the score of a label in the linear part of the model; None without one."""
         network = self.run.network()
-        learners = network.learners if isinstance(network, FeatureModel) else ()
-        linear = next((each for each in learners if isinstance(each, LinearLearner)), None)
-        if linear is None:
-            return None
-        weights: Float64 = (linear.weight.double() / linear.deviation.double()).numpy()
-        return np.asarray(weights - weights.mean(axis=0))
+        linear = network.linear_part() if isinstance(network, FeatureModel) else None
+        return None if linear is None else np.asarray(linear[0].numpy(), np.float64)
 
     def histograms(self, bins: int = 20) -> Iterator[tuple[str, Float64]]:
         """Histograms of the probabilities of unobserved labels, as shares, for present and for absent labels; if the

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spml.data.stores.images import ImageStore
-from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.recover.labels import recover
+from spml.review.contents import contents_of
 from spml.review.pictures import Evidence, Pictures
 from spml.review.session import ORDERS, SHOWN, Review, brief
 from spml.review.web import Reply, Unsaved, application
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 _MOST_ANSWERS = 20_000  # in one action
-_MOST_LETTERS = 600  # of a text in the grid
+_MOST_ROWS = 500  # whose contents the page asks for at a time
 
 
 def subject_of(run: RunFolder) -> Subject:
@@ -58,7 +58,7 @@ class ReviewApp:
         self.who, self.review = who, Review(run, recover(run), decisions)
         self.pictures: Pictures | None = None
         self.evidence: Evidence | None = None
-        self.texts = run.store if isinstance(run.store, TextStore) else None
+        self.contents = contents_of(run)
         if isinstance(run.store, ImageStore):
             self.pictures = Pictures(run.store, decisions.path.with_suffix(".thumbnails"))
             self.evidence = Evidence(run, run.store)
@@ -83,6 +83,7 @@ class ReviewApp:
             "api/rows/{row:int}": self._row,
             "thumbnails/{row:int}": lambda values: self._picture(values, large=False),
             "images/{row:int}": lambda values: self._picture(values, large=True),
+            "api/contents/{label:int}": self._contents,
             "evidence/{row:int}/{label:int}": self._evidence,
         }
         write = {"api/answers": self._answer, "api/undo": self._undo}
@@ -91,7 +92,7 @@ class ReviewApp:
     # Reading
 
     def _overview(self, values: dict[str, Any]) -> Reply:
-        kind = "image" if self.pictures is not None else "text" if self.texts is not None else "name"
+        kind = "image" if self.pictures is not None else self.contents.kind if self.contents is not None else "name"
         evidence = self.evidence is not None and self.evidence.available
         return {**self.review.overview(), "kind": kind, "evidence": evidence, "who": self.who, "orders": ORDERS}
 
@@ -107,18 +108,19 @@ class ReviewApp:
         label, order, shown = values["label"], values.get("order", "suggested"), values.get("shown", "open")
         if label >= len(self.review.classes) or order not in ORDERS or shown not in SHOWN:
             return None
-        return self._with_text(self.review.by_label(label, order, shown, values.get("search", "")[:200]))
+        return self.review.by_label(label, order, shown, values.get("search", "")[:200])
 
-    def _with_text(self, listing: dict[str, Any]) -> dict[str, Any]:
-        if self.texts is None:
-            return listing
-        return {**listing, "texts": [text[:_MOST_LETTERS] for text in self.texts.texts(listing["rows"])]}
+    def _contents(self, values: dict[str, Any]) -> Reply:
+        """Texts or values of some rows, with what speaks for a label."""
+        label, rows = values["label"], values.get("rows", "").split(",")
+        if self.contents is None or label >= len(self.review.classes) or len(rows) > _MOST_ROWS:
+            return None
+        if not all(row.isascii() and row.isdigit() and len(row) < 10 and self._exists(int(row)) for row in rows):
+            return None
+        return {"contents": self.contents.of([int(row) for row in rows], label, whole="whole" in values)}
 
     def _row(self, values: dict[str, Any]) -> Reply:
-        if not self._exists(values["row"]):
-            return None
-        found = self.review.row(values["row"])
-        return found if self.texts is None else {**found, "text": self.texts.texts([values["row"]])[0]}
+        return self.review.row(values["row"]) if self._exists(values["row"]) else None
 
     def _picture(self, values: dict[str, Any], large: bool) -> Reply:
         row = values["row"]

@@ -14,6 +14,26 @@ export function el(tag, properties = {}, ...children) {
   return node;
 }
 
+// A row without an image: a text in pieces [piece, share], or values [name, value, what it adds to the label].
+export function content(kind, parts) {
+  if (kind === "text") {
+    return el("p", { class: "words" }, ...parts.map(([piece, share]) => {
+      if (!share) return piece;
+      const mark = el("mark", {}, piece);
+      mark.style.setProperty("--share", share);
+      return mark;
+    }));
+  }
+  const most = Math.max(1e-9, ...parts.map(([, , part]) => Math.abs(part)));
+  return el("table", { class: "values" }, el("tbody", {}, ...parts.map(([name, value, part]) => {
+    const bar = el("i", { class: part < 0 ? "against" : "for" });
+    bar.style.width = percent(Math.abs(part) / most);
+    const meaning = part ? (part > 0 ? "speaks for the label" : "speaks against the label") : null;
+    return el("tr", { title: meaning }, el("th", { scope: "row" }, name), el("td", {}, String(value)),
+      el("td", { class: "part" }, part ? bar : "", meaning ? el("span", { class: "spoken" }, meaning) : ""));
+  })));
+}
+
 export const percent = (value) => `${Math.round(100 * value)}%`;
 export const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 

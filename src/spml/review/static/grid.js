@@ -1,16 +1,16 @@
 // A grid of any number of cells, of which only the visible ones exist.
 
-import { el, percent } from "./dom.js";
+import { content, el, percent } from "./dom.js";
 
 const FOOT = 28, GAP = 10, OVERSCAN = 2;
 const WORD = { 1: "yes", "-1": "no", 0: "cannot tell" };
 const SIGN = { 1: "✓", "-1": "✗", 0: "?" };
 
 export class Grid {
-  // hooks: answerOf(row) -> {answer, who, waiting} or null; changed(); open(index)
+  // hooks: answerOf(row) -> {answer, who, waiting} or null; changed(); open(index); contents(rows) -> texts or values
   constructor(scroll, grid, hooks) {
     Object.assign(this, { scroll, grid, hooks });
-    this.items = { rows: [], confidence: [], names: [], texts: null };
+    this.items = { rows: [], confidence: [], names: [] };
     this.kind = "image";
     this.cells = new Map();
     this.selected = new Set();
@@ -43,10 +43,10 @@ export class Grid {
   layout() {
     const style = getComputedStyle(this.scroll);
     const width = this.scroll.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
-    const wanted = this.kind === "image" ? (width < 500 ? 105 : 168) : Math.min(width, 300);
+    const wanted = this.kind === "image" ? (width < 500 ? 105 : 168) : Math.min(width, this.kind === "text" ? 330 : 260);
     this.columns = Math.max(1, Math.floor((width + GAP) / (wanted + GAP)));
     this.cellWidth = Math.floor((width - GAP * (this.columns - 1)) / this.columns);
-    this.cellHeight = this.kind === "image" ? Math.round(this.cellWidth * 0.86) + FOOT : this.kind === "text" ? 190 : 84;
+    this.cellHeight = this.kind === "image" ? Math.round(this.cellWidth * 0.86) + FOOT : { text: 214, values: 196 }[this.kind] ?? 84;
     const lines = Math.ceil(this.length / this.columns);
     this.grid.style.height = `${Math.max(0, lines * (this.cellHeight + GAP) + 4)}px`;
     this.render(true);
@@ -77,7 +77,7 @@ export class Grid {
     }
     this.grid.append(...fresh);
     // Images of cells that only fly past are never requested.
-    setTimeout(() => fresh.forEach((cell) => { if (cell.isConnected) this.load(cell); }), 30);
+    setTimeout(() => this.load(fresh.filter((cell) => cell.isConnected)), 30);
   }
 
   place(cell, index) {
@@ -92,7 +92,6 @@ export class Grid {
     const row = this.items.rows[index];
     const confidence = this.items.confidence[index];
     const pic = el("div", { class: "pic" });
-    if (this.kind === "text") pic.append(el("p", { class: "words" }, this.items.texts[index]));
     if (this.kind === "name") pic.append(el("p", { class: "words" }, this.items.names[index]));
     const bar = el("i");
     bar.style.width = percent(confidence);
@@ -107,14 +106,31 @@ export class Grid {
     return cell;
   }
 
-  load(cell) {
-    if (this.kind !== "image" || cell.querySelector("img, .broken")) return;
+  load(cells) {
+    if (this.kind === "image") cells.forEach((cell) => this.loadImage(cell));
+    else if (this.kind !== "name" && cells.length) this.loadContents(cells);
+  }
+
+  loadImage(cell) {
+    if (cell.querySelector("img, .broken")) return;
     const image = el("img", { alt: "", decoding: "async", draggable: "false", src: `thumbnails/${cell.dataset.row}` });
     image.addEventListener("load", () => image.classList.toggle("pixels", image.naturalWidth < 100));
     image.addEventListener("error", () => {
       if (cell.isConnected) image.replaceWith(el("p", { class: "broken" }, `This image cannot be read: ${cell.title}`));
     });
     cell.querySelector(".pic").append(image);
+  }
+
+  async loadContents(cells) {
+    const items = this.items;
+    let contents;
+    try {
+      contents = await this.hooks.contents(cells.map((cell) => cell.dataset.row));
+    } catch {
+      return; // the page says so; the cells are filled when they are shown again
+    }
+    if (items !== this.items) return;
+    cells.forEach((cell, place) => cell.querySelector(".pic").replaceChildren(content(this.kind, contents[place])));
   }
 
   drop(cell) {

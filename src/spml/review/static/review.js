@@ -1,7 +1,7 @@
 // The page of `spml review`.
 
 import { Outbox, get } from "./api.js";
-import { $, count, el, isTyping, percent, setUpTheme, store, stored } from "./dom.js";
+import { $, content, count, el, isTyping, percent, setUpTheme, store, stored } from "./dom.js";
 import { Grid } from "./grid.js";
 
 const ANSWER = { y: 1, n: -1, u: 0 };
@@ -212,17 +212,29 @@ async function goTo(place) {
 
 function showContent() {
   const { kind, classes } = state.overview, details = state.row, box = $("row-content");
-  if (kind !== "image") {
-    box.replaceChildren(el("p", { class: "words" }, kind === "text" ? details.text : details.name));
-    return;
-  }
   const label = details.labels[state.focus]?.label;
+  if (kind === "name") { box.replaceChildren(el("p", { class: "words" }, details.name)); return; }
+  if (kind !== "image") { showWhole(details, label ?? 0); return; }
   const source = state.evidence && label !== undefined ? `evidence/${details.row}/${label}` : `images/${details.row}`;
   const text = state.evidence ? `${details.name}: what speaks for ${classes[label]}` : details.name;
   const image = el("img", { src: source, alt: text });
   image.addEventListener("load", () => image.classList.toggle("small", image.naturalWidth < 200));
   image.addEventListener("error", () => image.replaceWith(el("p", { class: "words" }, state.evidence ? "This network has no map of evidence." : "This image cannot be read.")));
   box.replaceChildren(image);
+}
+
+// A whole text or all values, with what speaks for the label in focus.
+async function showWhole(details, label) {
+  const [parts] = (await get(`api/contents/${label}?whole&rows=${details.row}`)).contents;
+  if (details !== state.row || label !== (details.labels[state.focus]?.label ?? 0)) return;
+  const name = state.overview.classes[label];
+  const legend = state.overview.kind === "text" ? "Marked words speak for" : "Bars: what speaks for (blue) or against (red)";
+  const top = $("row-content").firstElementChild?.scrollTop ?? 0;
+  const box = el("div", { class: "whole", tabindex: "0", "aria-label": details.name }, content(state.overview.kind, parts));
+  $("row-content").replaceChildren(box);
+  box.scrollTop = top;
+  $("row-legend").replaceChildren(legend, " ", el("b", {}, name));
+  $("row-legend").hidden = !parts.some((part) => part[part.length - 1]);
 }
 
 function showLabels() {
@@ -248,7 +260,7 @@ function showLabels() {
 function focusLabel(place) {
   state.focus = Math.max(0, Math.min(state.row.labels.length - 1, place));
   showLabels();
-  if (state.evidence) showContent();
+  if (state.evidence || state.overview.kind !== "image") showContent();
   $("row-labels").children[state.focus]?.scrollIntoView({ block: "nearest" });
 }
 
@@ -353,7 +365,11 @@ async function start() {
   const { run, classes, kind } = state.overview;
   document.title = `Review: ${run}`;
   $("title").textContent = run;
-  if (kind !== "image") { $("view-row").textContent = kind === "text" ? "By text" : "By row"; }
+  if (kind !== "image") {
+    $("view-row").textContent = kind === "text" ? "By text" : "By row";
+    $("row-view").setAttribute("aria-label", kind === "text" ? "By text" : "By row");
+  }
+  for (const node of document.querySelectorAll("[data-evidence]")) node.hidden = !state.overview.evidence;
   $("who").value = stored("spml-who", state.overview.who);
   $("who").addEventListener("change", () => store("spml-who", $("who").value.trim() || null));
   outbox = new Outbox(state.overview.subject, { saved, problem, prepare: withOwnAnswers });
@@ -361,6 +377,7 @@ async function start() {
     answerOf: (row) => answered(row, state.label),
     changed: selectionChanged,
     open: (index) => openRow(grid.items.rows[index]),
+    contents: async (rows) => (await get(`api/contents/${state.label}?rows=${rows.join(",")}`)).contents,
   });
   $("label-select").append(...labelOrder().map((label) => el("option", { value: label }, classes[label])));
   $("all-labels").append(...classes.map((name) => el("option", { value: name })));
