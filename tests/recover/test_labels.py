@@ -209,3 +209,28 @@ def test_invalid_arguments_raise(run: RunFolder, recovered: Recovered) -> None:
     for k in (0.0, -1.0, float("nan"), len(CLASSES) + 1.0):
         with pytest.raises(InputError, match=f"k must be above 0 and at most {len(CLASSES)}"):
             recover(run, k=k)
+
+
+@pytest.mark.parametrize("order", ["random", "doubtful"])
+def test_answers_improve_the_confidences_of_labels_nobody_asked_about(order):
+    before_errors, after_errors = [], []
+    for seed in range(2):
+        world = World(1200, seed=seed + 1)
+        logits = 1.5 * np.log(world.p / (1 - world.p)) + 1.5
+        logits = 2 * np.sign(logits) * np.abs(logits) ** 0.5  # the form of the calibration does not hold
+        world.probabilities = expit(logits).astype(np.float32)
+        run = world.run()
+        before = recover(run)
+        confidences = np.where(before.known == 0, np.nan_to_num(before.confidences), np.inf)
+        draw = np.random.default_rng(seed).random(confidences.shape)
+        key = np.where(before.known == 0, np.abs(confidences - 0.5) if order == "doubtful" else draw, np.inf)
+        places = np.unravel_index(np.argsort(key, axis=None)[:400], key.shape)
+        decided = np.zeros_like(before.known)
+        decided[places] = world.signed[places]
+        after = recover(run, decisions=Labels.from_matrix(decided, CLASSES))
+        rest = (before.known == 0) & (decided == 0)
+        rest[run.test] = False
+        for errors, recovered in ((before_errors, before), (after_errors, after)):
+            balanced = recovered.calibration.confidences(world.probabilities, recovered.known)
+            errors.append(((balanced - world.truth)[rest] ** 2).mean())
+    assert np.mean(after_errors) < np.mean(before_errors) - 0.001

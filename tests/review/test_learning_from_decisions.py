@@ -97,9 +97,10 @@ def test_answers_do_not_bias_the_calibration(answered):
     run, _ = answered
     decided = read_decisions(run.folder / "review.db", Subject(run.names, run.classes, run.labels))
     without, with_answers = recover(run), recover(run, decisions=decided)
-    assert with_answers.calibration.k.rows == without.calibration.k.rows - 1  # a corrected row is left out
-    assert with_answers.calibration.k.k == pytest.approx(without.calibration.k.k, abs=0.02)
-    np.testing.assert_allclose(with_answers.calibration.offsets, without.calibration.offsets, atol=0.2)
+    assert with_answers.calibration.k.rows == without.calibration.k.rows - 1  # whose only label was rejected
+    assert with_answers.calibration.at_least_one == without.calibration.at_least_one
+    assert without.calibration.k.k < with_answers.calibration.k.k < without.calibration.k.k + 0.1  # two more are known
+    np.testing.assert_allclose(with_answers.calibration.offsets, without.calibration.offsets, atol=0.5)
 
 
 def test_recover_command_writes_provenance(answered, tmp_path, monkeypatch, capsys):

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+import spml
 from spml.errors import InputError
 from spml.review.app import ReviewApp, open_decisions
 from spml.review.web import Server, static_files
@@ -263,14 +264,45 @@ def test_run_without_its_images_is_an_error(run, tmp_path):
         ReviewApp(gone, decisions)
 
 
-def test_run_on_features_shows_names(tables, tmp_path):
+def test_run_on_features_shows_the_values_that_say_most(tables, tmp_path):
     run = open_run(tables / "on-features")
     with review_app(run, tmp_path / "review.db") as app:
         client = browser(app)
-        assert client.get("api/overview").json()["kind"] == "name"
+        assert client.get("api/overview").json()["kind"] == "values"
         row = client.get("api/labels/0").json()["rows"][0]
+        (values,) = client.get(f"api/contents/1?whole&rows={row}").json()["contents"]
+        features = run.store.batch([row])[0].numpy()
+        assert {name for name, _, _ in values} == {f"feature {place}" for place in range(len(features))}
+        for name, value, _ in values:
+            assert value == pytest.approx(features[int(name.split()[1])], rel=1e-3)
+        weight, mean = run.network().as_linear()[0][1].numpy(), run.network().learners[0].mean.numpy()
+        assert sum(part for _, _, part in values) == pytest.approx(weight @ (features - mean), rel=0.01, abs=0.01)
+        assert [abs(part) for _, _, part in values] == sorted((abs(part) for _, _, part in values), reverse=True)
         assert client.get(f"thumbnails/{row}").status_code == 404
         assert answer(client, (row, 0, 1, 0)).status_code == 200
+
+
+def test_run_on_texts_shows_marked_words(tmp_path):
+    table = tmp_path / "tickets.csv"
+    words = {"billing": "invoice", "login": "password"}
+    lines = [f'"please check the <b>{word}</b> number {n}",{label}' for n in range(30) for label, word in words.items()]
+    table.write_text("text,label\n" + "\n".join(lines) + "\n")
+    spml.train(table, out=tmp_path / "run", base="linear", device="cpu", progress=False)
+    run = open_run(tmp_path / "run")
+    with review_app(run, tmp_path / "review.db") as app:
+        client = browser(app)
+        assert client.get("api/overview").json()["kind"] == "text"
+        (pieces,) = client.get("api/contents/0?rows=0").json()["contents"]
+        assert "".join(piece for piece, _ in pieces) == run.store.texts([0])[0]
+        assert max(pieces, key=lambda piece: piece[1])[0] == "<b>invoice</b>"
+        (other,) = client.get("api/contents/1?rows=0").json()["contents"]
+        assert not any("invoice" in piece and share for piece, share in other)
+
+
+@pytest.mark.parametrize("query", ["0?rows=99999", "0?rows=-1", "0?rows=1,x", "0?rows=", "9?rows=0", "0"])
+def test_contents_of_rows_that_do_not_exist(tables, tmp_path, query):
+    with review_app(open_run(tables / "on-features"), tmp_path / "review.db") as app:
+        assert browser(app).get(f"api/contents/{query}").status_code == 404
 
 
 def test_thumbnails_are_made_ahead_and_kept(app, run, tmp_path, monkeypatch):

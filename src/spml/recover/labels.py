@@ -249,11 +249,11 @@ def recover(
     calibration_rows, kind = _calibration_rows(run, known, predicted, extra)
     if precision is not None and checked is not None:
         old_rows, _ = _calibration_rows(run, before, predicted, np.zeros(0, np.int64))
-        base = _calibrate(run, *_to_calibrate(run, before, old_rows, decided), k, before, None)
+        base = _calibrate(run, before, old_rows, k, before, None)
         calibration, confidences, rule, note = _guaranteed(run, base, before, known, chosen, extra, checked, precision)
         notes.append(note)
     else:
-        calibration = _calibrate(run, *_to_calibrate(run, known, calibration_rows, decided), k, before, checked)
+        calibration = _calibrate(run, known, calibration_rows, k, before, checked)
         confidences = _confidences(run, known, predicted, calibration, reading_of(prefer, threshold))
         rule = choose_rule(calibration, confidences, chosen, prefer, threshold)
     return Recovered(
@@ -277,21 +277,6 @@ def _decided(run: RunFolder, decisions: Labels | None) -> Labels | None:
     if run.decided is None or decisions is None:
         return run.decided if decisions is None else decisions
     return run.decided.updated(decisions)
-
-
-def _to_calibrate(run: RunFolder, known: Int8, rows: Int64, decided: Labels | None) -> tuple[Int8, Int64]:
-    """The labels and rows to calibrate on, without answers, unless a row is fully known.
-
-    The model of `calibrate` describes an annotator who picked one label. With answers, rows with a confirmed second
-    label would drop out, and the rest would have too few labels. Rows whose given label a person corrected are left
-    out.
-    """
-    if decided is None:
-        return known, rows
-    given = run.given_labels.dense()
-    full = (known != 0).all(axis=1)
-    corrected = (given * known < 0).any(axis=1) & ~full
-    return np.where(full[:, None], known, given), rows[~corrected[rows]]
 
 
 def _check_precision(precision: float | None, threshold: float | None, rows: str, labelled: bool) -> None:
@@ -388,7 +373,9 @@ def _calibration_rows(run: RunFolder, known: Int8, predicted: Bool, extra: Int64
 def _calibrate(
     run: RunFolder, known: Int8, rows: Int64, k: float | None, before: Int8, labelled: LabelledRows | None
 ) -> Calibration:
+    """Fit the calibration. Answers take part: which questions are asked depends on scores, never on the answer."""
     has_label = _rows_with(lambda part: part > 0, known)
+    has_label[run.given_labels.positives()[0]] = True  # also where a person rejected it
     at_least_one = all(bool(has_label[part].all()) for part in (run.train, run.validation, rows))
     weights = None
     if labelled is not None and labelled.weights is not None:

@@ -108,7 +108,7 @@ def fit_correction(
         for table in (logits, answers)
     )
     loss = SoftTargetLoss(offsets, torch.where(asked == 0, torch.sigmoid(offsets), (asked > 0).float()))
-    weights = torch.zeros(design.folds, len(classes), features.dim + 1, device=design.device)
+    weights = torch.zeros(design.folds, len(classes), design.columns + 1, device=design.device)
     best: tuple[float, float, Tensor, Tensor] | None = None
     worse = 0
     for strength in strength_path(design):
@@ -124,9 +124,9 @@ def fit_correction(
     if best is None:
         return None
     gain, strength, weights, scores = best
-    (final,) = solve(design, loss, torch.tensor([-1]), strength, weights.mean(0, keepdim=True)).cpu()
+    (final,) = solve(design, loss, torch.tensor([-1]), strength, weights.mean(0, keepdim=True))
     weight, bias = torch.zeros(answers.shape[1], features.dim), torch.zeros(answers.shape[1])
-    weight[classes], bias[classes] = final[:, :-1], final[:, -1]
+    weight[classes], bias[classes] = design.in_features(final[:, :-1]).cpu(), final[:, -1].cpu()
     held_out = np.zeros(answers.shape)
     held_out[:, classes] = scores.cpu().numpy()
     learner = LinearLearner(weight, bias, design.scaling.mean, design.scaling.deviation)
