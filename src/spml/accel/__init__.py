@@ -1,4 +1,4 @@
-"""Optional GPU acceleration. Without this package everything works, but more slowly."""
+"""Optional acceleration, mostly of GPUs. Without this package everything works, but more slowly."""
 
 from spml.accel.gpu import GpuAccelerator, Parts
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -164,21 +164,28 @@ class _Convolution(torch.autograd.Function):
         return of_images, of_weight, None, None
 
 
+def convolve(images: Tensor, weight: Tensor, plan: ConvPlan) -> Tensor:
+    """Convolve as planned, also in the backward pass."""
+    convolved: Tensor = _Convolution.apply(images, weight, plan, None)
+    return convolved
+
+
 def speed_up(network: nn.Module, batch_size: int = 1) -> int:
     """Make a network's convolutions faster and return their number. Weights keep their names.
 
     This concerns convolutions without bias whose padding is zeros, none or TensorFlow's. `batch_size` is the size of
     most training batches.
     """
-    found = [part for part in network.modules() if _is_plain(part)]
+    found = [part for part in network.modules() if is_plain(part) or type(part) in _FAST.values()]
     for part in found:
         part.__dict__["batch_size"] = batch_size
         part.__class__ = _fast_class(type(part))  # type: ignore[arg-type]
     return len(found)
 
 
-def _is_plain(part: nn.Module) -> bool:
-    if not isinstance(part, nn.Conv2d) or type(part) not in (*_plain_types(), *_FAST.values()):
+def is_plain(part: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether this is a convolution without bias whose padding is zeros, none or TensorFlow's."""
+    if not isinstance(part, nn.Conv2d) or type(part) not in _plain_types():
         return False
     return part.bias is None and part.padding_mode == "zeros" and not isinstance(part.padding, str)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
@@ -54,11 +54,24 @@ class EagerAccelerator:
         return 0
 
 
+class CpuAccelerator(EagerAccelerator):
+    """Eager execution; layers that a CPU computes more slowly in bfloat16 are computed in float32 under autocast."""
+
+    def prepare(self, network: nn.Module, batch_size: int) -> None:
+        """Replace these layers."""
+        with suppress(ImportError):  # the package was removed
+            from spml.accel.cpu import speed_up
+
+            speed_up(network)
+
+
 Accelerator: TypeAlias = "EagerAccelerator | GpuAccelerator"
 
 
 def choose_accelerator(device: torch.device, accelerate: bool = True) -> Accelerator:
-    """The GPU's accelerator if wanted and available, else eager execution."""
+    """The device's accelerator if wanted and available, else eager execution."""
+    if accelerate and device.type == "cpu":
+        return CpuAccelerator()
     if accelerate and device.type == "cuda":
         try:
             from spml.accel import GpuAccelerator

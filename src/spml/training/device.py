@@ -2,6 +2,8 @@
 
 import ctypes
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +38,14 @@ def choose_device(name: str = "auto") -> torch.device:
     if kind == "cuda" and number and not 0 <= int(number) < torch.cuda.device_count():
         raise InputError(f"device is {name}, but this machine has {torch.cuda.device_count()} GPUs, from cuda:0")
     return torch.device(name)
+
+
+def default_precision(device: torch.device) -> str:
+    """bf16 on a GPU, and on a CPU with instructions for it, which trains almost twice as fast; otherwise 32."""
+    if device.type == "cpu":
+        find: Callable[[], dict[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)  # not in torch 2.6
+        return "bf16" if find().get("avx512_bf16") or find().get("amx_bf16") else "32"
+    return "bf16" if device.type == "cuda" else "32"
 
 
 def step_seed(seed: int, step: int, stream: int) -> int:

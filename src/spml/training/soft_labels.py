@@ -64,7 +64,7 @@ def start_from_probes(state: TrainingState, batches: BatchMaker, *, keep_head: b
         training.rows,
         batches.device,
         zooms=ZOOMS,
-        precision=settings.precision,
+        precision=settings.precision if batches.device.type == "cuda" else "32",  # on a CPU, see `FrozenFeatures`
         dtype=np.float16,
         progress="soft labels: features" if progress else None,
     )

@@ -17,7 +17,7 @@ from spml.models import build_classifier
 from spml.runs.decisions import DECISIONS, Subject, copy_decisions, read_decisions
 from spml.runs.log import tracker
 from spml.runs.outputs import RUN_FILES, check_results_folder
-from spml.training.device import choose_device
+from spml.training.device import choose_device, default_precision
 from spml.training.distributed import Processes
 from spml.training.effort import FEWEST_EPOCHS, plan_training, several_processes
 from spml.training.experiment import Experiment
@@ -229,7 +229,7 @@ def _train_settings(rows: int, device: torch.device, train: dict[str, Any]) -> T
         **train,
         schedule="cosine",
         averaging=1 - 1 / max(steps / 10, 10),  # over about a tenth of all steps, and at least ten
-        precision="bf16" if device.type == "cuda" else "32",
+        precision=default_precision(device),
         views=ViewSettings(crop_scale=(0.7, 1.0)),
     )
 
