@@ -66,6 +66,11 @@ class LinearLearner(nn.Module):
     def description(self) -> dict[str, Any]:
         return {"kind": self.kind}
 
+    def check(self, dim: int) -> None:
+        """Raise ValueError if numbers that were read from a file cannot be those of a trained learner."""
+        if not bool((self.deviation > 0).all()):
+            raise ValueError("a standard deviation is not above 0")
+
     def forward(self, features: Tensor) -> Tensor:
         features = (features - self.mean.to(features.dtype)) / self.deviation.to(features.dtype)
         return F.linear(features, self.weight.to(features.dtype), self.bias.to(features.dtype))
@@ -131,6 +136,17 @@ class Forest(nn.Module):
         leaves, width = self.leaf_class.shape
         sizes = {"trees": len(self.roots), "nodes": len(self.feature), "leaves": leaves, "width": width}
         return {"kind": self.kind, **sizes, "depth": self.depth}
+
+    def check(self, dim: int) -> None:
+        """Raise ValueError if numbers that were read from a file cannot be those of a trained learner."""
+        nodes, leaves = len(self.feature), len(self.leaf_class)
+        limits = {"roots": nodes, "branches": nodes, "feature": dim, "leaf": leaves, "leaf_class": self.classes}
+        for name, limit in limits.items():
+            numbers = getattr(self, name)
+            if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < limit:
+                raise ValueError(f"{name} has numbers outside of 0 to {limit - 1}")
+        if not 0 <= self.depth <= nodes or not bool(((self.leaf_share >= 0) & (self.leaf_share <= 1)).all()):
+            raise ValueError("the depth or the shares in the leaves are impossible")
 
     def votes(self, features: Tensor, feature: Tensor | None = None) -> Tensor:
         """The mean class shares, (B, L), in the precision of the features; they are compared as float32.
@@ -231,6 +247,11 @@ class FeatureModel(nn.Module):
         known = {"features": self.dim, "num_classes": self.num_classes, "learners": learners}
         known |= {"centred": self.centred, "at_least_one": self.at_least_one}
         return known if self.correction is None else {**known, "correction": True}
+
+    def check(self) -> None:
+        """Raise ValueError if numbers that were read from a file cannot be those of a trained model."""
+        for learner in self._all_learners():
+            learner.check(self.dim)
 
     def forward(self, features: Tensor) -> Outputs:
         """Logits of `presence` for dense rows (B, dim)."""

@@ -160,6 +160,10 @@ class TfidfEncoder:
         for kind, terms in vocabularies.items():
             if kind not in _VECTORISERS or kind not in tensors or tensors[kind].shape != (len(terms),):
                 raise InputError("the vocabulary of the text encoder does not fit its weights")
+            if len(set(terms)) < len(terms) or not bool((torch.isfinite(tensors[kind]) & (tensors[kind] > 0)).all()):
+                raise InputError(
+                    "the vocabulary of the text encoder has a term twice, or weights that are not positive"
+                )
         return cls(vocabularies, {kind: tensors[kind].numpy() for kind in vocabularies})
 
     @property

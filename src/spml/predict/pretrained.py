@@ -19,7 +19,7 @@ from spml.metrics import mean_average_precision
 from spml.models.feature_classifier import FeatureClassifier
 from spml.predict.predictor import Decision, Predictor
 from spml.recover import Rule
-from spml.runs.files import copy_tensors, read_json, write_tensors, write_text
+from spml.runs.files import copy_tensors, digest, read_json, write_tensors, write_text
 from spml.runs.folder import ENCODER, RunFolder, read_encoder, stored_network
 from spml.runs.schema import Names, damaged
 
@@ -66,6 +66,8 @@ class PretrainedConfig(TypedDict):
     training: TrainingRecord
     columns: NotRequired[list[str]]
     texts: NotRequired[bool]
+    files: NotRequired[dict[str, str]]
+    """Digests of the files next to config.json."""
 
 
 def is_pretrained(folder: Path) -> bool:
@@ -107,6 +109,7 @@ def save_pretrained(predictor: Predictor, training: TrainingRecord, folder: Path
         save_file(copy_tensors(predictor.network.state_dict()), temporary, metadata={"format": "pt"})
     if predictor.encoder is not None:
         write_tensors(folder / ENCODER, predictor.encoder.tensors(), predictor.encoder.record)
+    config["files"] = {name: digest(folder / name) for name in (WEIGHTS, ENCODER) if (folder / name).exists()}
     write_text(folder / CONFIG, json.dumps(config, indent=2, allow_nan=False) + "\n")
     write_text(folder / CARD, _model_card(config, training))
 
@@ -114,6 +117,12 @@ def save_pretrained(predictor: Predictor, training: TrainingRecord, folder: Path
 def load_pretrained(folder: Path, device: str = "auto") -> tuple[Predictor, TrainingRecord]:
     """Read what `save_pretrained` wrote: the predictor, and how it was trained."""
     config = read_json(folder / CONFIG, PretrainedConfig)
+    for name, expected in config.get("files", {}).items():
+        if name in (WEIGHTS, ENCODER) and (not (folder / name).is_file() or digest(folder / name) != expected):
+            raise InputError(
+                f"{folder / name} is missing, was changed, or belongs to another model than {CONFIG}: copy the whole "
+                "folder"
+            )
     training = msgspec.convert(config["training"], TrainingRecord)
     try:
         tensors = load_file(folder / WEIGHTS)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from spml.data.dataset import Store
@@ -85,7 +86,21 @@ def stored_network(path: Path, model: dict[str, Any], tensors: Mapping[str, Tens
         if isinstance(error, InputError):
             raise
         raise damaged(path, f"the description of the network: {type(error).__name__}: {error}") from None
+    wanted = network.state_dict()
+    for name, tensor in tensors.items():
+        if name in wanted and tensor.dtype != wanted[name].dtype:
+            raise damaged(path, f"the tensor {name!r} is {tensor.dtype}, expected {wanted[name].dtype}")
+        if not bool(torch.isfinite(tensor).all()):
+            raise InputError(
+                f"{path}: the tensor {name!r} is not finite: the training diverged, or the file is damaged"
+            )
     load_weights(network, tensors, path)
+    try:
+        for part in network.modules():
+            if isinstance(part, FeatureModel):
+                part.check()
+    except ValueError as error:
+        raise damaged(path, error) from None
     return network
 
 
@@ -327,7 +342,7 @@ def check_files(folder: Path, record: RunRecord, names: Collection[str] | None =
             raise InputError(f"{path} was changed after the training, or belongs to another run. {_RESTORE}")
     if files is None and (folder / PREDICTIONS).exists():
         message = f"{folder} was trained by an earlier version of spml, which recorded no digests of its files: "
-        warnings.warn(f"{message}changes to them cannot be detected.", RunWarning, stacklevel=3)
+        warnings.warn(f"{message}changes to them cannot be detected.", RunWarning, stacklevel=1)
     if (folder / "best.safetensors").exists():
         of_best, own = dict(read_record(folder / "best.safetensors", BestRecord)), dict(record)
         of_best.pop("best")
