@@ -323,6 +323,10 @@ def test_damaged_pretrained_folders_are_reported(on_features, tmp_path):
         spml.load(tmp_path / "model")
     config.write_text(json.dumps(content))
     weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(spml.InputError, match=r"model\.safetensors is missing, was changed, or belongs to another"):
+        spml.load(tmp_path / "model")
+    content.pop("files")
+    config.write_text(json.dumps(content))
     with pytest.raises(spml.InputError, match=r"model\.safetensors is damaged"):
         spml.load(tmp_path / "model")
     with pytest.raises(spml.InputError, match="is not a run"):

@@ -110,7 +110,7 @@ def _check_header(file: IO[bytes], size: int, name: str) -> None:
     if any(length < 0 for length in shape):
         raise ValueError(f"{name} has the shape {shape}")
     needed = file.tell() + math.prod(shape) * dtype.itemsize
-    if needed > size:
+    if needed != size:
         raise ValueError(f"{name} should have {needed:,} bytes for the shape {shape}, but has {size:,}")
 
 

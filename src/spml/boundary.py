@@ -94,6 +94,8 @@ def _report(error: BaseException, rename: Callable[[str], str]) -> int:
         return _print(f"spml: {_NO_MEMORY}", INPUT_ERROR)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and any(word in text.lower() for word in _LOST_PEER):
         return _print("spml: another process of this training ended. Run the same command to resume.", 1)
+    if isinstance(error, RuntimeError) and "Symlink loop from" in text:  # Path.resolve of Python 3.12 and earlier
+        return _print(f"spml: {text.partition('from ')[2]} is a symbolic link to itself", INPUT_ERROR)
     if isinstance(error, OSError) and error.strerror:
         return _print(f"spml: {error.filename or 'reading or writing a file'}: {error.strerror}", INPUT_ERROR)
     return _crash(error, text)

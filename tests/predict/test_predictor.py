@@ -126,7 +126,7 @@ def write_invalid_tables(folder):
         ("on-features", "nan.npy", {}, r"nan\.npy: row 5000, column 3 is nan as float32"),
         ("on-features", "text.parquet", {}, r"text\.parquet cannot be read as Parquet"),
         ("on-features", "damaged.parquet", {}, r"damaged\.parquet cannot be read as Parquet"),
-        ("on-features", "folder.parquet", {}, r"folder\.parquet cannot be read as Parquet"),
+        ("on-features", "folder.parquet", {}, r"folder\.parquet is a folder"),
         (
             "on-features",
             "several.parquet",

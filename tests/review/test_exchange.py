@@ -70,7 +70,7 @@ def test_import_finds_uploaded_files_and_can_close_the_rest(decisions, tmp_path)
     [
         ("{", "JSON"),
         ("{}", "list"),
-        ("[{}]", "task 1 has no data"),
+        ("[{}]", "missing required field .data"),
         ('[{"data": {"image": "c.jpg"}}]', "no row is named 'c.jpg'"),
         (
             '[{"data": {"image": "a/1.jpg"}, "annotations": [{"result": [{"type": "choices", "value": '

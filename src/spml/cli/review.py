@@ -45,13 +45,17 @@ def command(
 
     Every answer is saved at once. `spml train DATA --decisions review.db` learns from the answers.
     """
-    from spml.review.app import ReviewApp, open_decisions
-    from spml.review.exchange import export_decisions, import_label_studio
+    from spml.review.app import ReviewApp, open_decisions, subject_of
+    from spml.review.exchange import check_export, export_decisions, import_label_studio, read_label_studio
     from spml.runs.folder import open_run
 
     if rest_absent and import_ is None:
         raise InputError("--rest-absent applies only to --import")
     finished = open_run(run)
+    if import_ is not None:  # both are checked before a database is created
+        read_label_studio(import_, subject_of(finished))
+    if export is not None:
+        check_export(export)
     with open_decisions(finished, decisions) as answers:
         if import_ is not None:
             number = import_label_studio(answers, import_, rest_absent=rest_absent)

@@ -79,6 +79,8 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
     """
     if kind is not None and kind not in FORMATS:
         raise InputError(f"kind is {kind!r}: it must be one of {', '.join(FORMATS)}.")
+    if kind == "scenes" and path != "scenes":
+        raise InputError(f"{path}: the format scenes is built in: its path is the word scenes.")
     place = Path(path)
     if path != "scenes" and place.exists() and not (place.is_file() or place.is_dir()):  # a pipe would wait for ever
         raise InputError(f"{place}: this is neither a regular file nor a folder.")

@@ -180,12 +180,15 @@ def _store_rows(
 
 
 def _open_table(path: Path, spec: InputSpec, label_column: str | None) -> InputRows:
-    if not path.is_file() and not path.is_dir():
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give the table itself")
+    if not path.is_file():
         raise InputError(f"{path}: no such file")
     if path.suffix.lower() in (".csv", ".tsv"):
         return _open_csv(path, spec, label_column)
     with parquet_errors(path):
         file = parquet.ParquetFile(path)
+    columns.check_distinct(path, file.schema_arrow.names)
     reader = TableReader(path, file.schema_arrow, spec, label_column)
 
     def blocks() -> Iterator[InputBlock]:
@@ -201,12 +204,11 @@ def _open_table(path: Path, spec: InputSpec, label_column: str | None) -> InputR
 def _open_csv(path: Path, spec: InputSpec, label_column: str | None) -> InputRows:
     texts = [*([label_column] if label_column else []), *(spec.columns if spec.texts else ())]
     table = columns.read_table(path, texts=texts)
-    roles = [label_column, *(columns.usual(kind, table.column_names) for kind in ("id", "image"))]
-    cells = [
-        name
-        for name in roles
-        if name is not None and name in table.column_names and not (spec.texts and name in spec.columns)
-    ]
+    usual = (columns.usual(kind, table.column_names) for kind in ("id", "image", "label", "split"))
+    roles = [name for name in (label_column, *usual) if name is not None and name in table.column_names]
+    cells = [name for name in roles if not (spec.texts and name in spec.columns)]
+    if spec.features is not None and not spec.texts and not spec.columns:  # a feature must not be left out silently
+        columns.unused_columns(path, table, [*roles, *columns.feature_columns(table, roles)])
     return _table_rows(path, columns.without_guards(path, table, cells), spec, label_column)
 
 

@@ -21,7 +21,7 @@ from spml.predict.predictor import Decision, Predictor
 from spml.recover import Rule
 from spml.runs.files import copy_tensors, digest, read_json, write_tensors, write_text
 from spml.runs.folder import ENCODER, RunFolder, read_encoder, stored_network
-from spml.runs.schema import Names, damaged
+from spml.runs.schema import Names, NetworkRecord, damaged
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
@@ -59,7 +59,7 @@ class DecisionRecord(TypedDict):
 class PretrainedConfig(TypedDict):
     """config.json."""
 
-    model: dict[str, Any]
+    model: NetworkRecord
     classes: Names
     image_policy: Literal["squash", "crop"]
     decision: DecisionRecord | None
@@ -128,7 +128,7 @@ def load_pretrained(folder: Path, device: str = "auto") -> tuple[Predictor, Trai
         tensors = load_file(folder / WEIGHTS)
     except SafetensorError as error:
         raise damaged(folder / WEIGHTS, error) from None
-    network = stored_network(folder / WEIGHTS, config["model"], tensors)
+    network = stored_network(folder / WEIGHTS, dict(config["model"]), tensors)
     if network.num_classes != len(config["classes"]):
         raise damaged(folder / CONFIG, f"it has {len(config['classes'])} classes, the network {network.num_classes}")
 

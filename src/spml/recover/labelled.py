@@ -54,7 +54,11 @@ def read_labelled(path: Path, run: RunFolder) -> LabelledRows:
         lists.setdefault(name, []).extend(labels)
         lines.setdefault(name, line)
         if weight:
-            weights[name] = _weight(weight, f"{path}, line {line}")
+            number = _weight(weight, f"{path}, line {line}")
+            if weights.setdefault(name, number) != number:
+                raise InputError(
+                    f"{path}, line {line}: {name!r} has two weights: keep the one that `spml sample` wrote"
+                )
     rows = np.array([row_of[name] for name in lists])
     for (name, listed), known in zip(lists.items(), run.labels.dense(rows) > 0, strict=True):
         if missing := [run.classes[c] for c in np.flatnonzero(known) if run.classes[c] not in listed]:

@@ -11,6 +11,7 @@ from spml.labels.entries import row_blocks
 from spml.recover.labelled import HEAVIEST, LabelledRows
 from spml.recover.labels import recover
 from spml.runs.folder import RunFolder
+from spml.type_checks import check_count
 
 _UNIFORM = 1 / HEAVIEST  # share of the rows drawn with equal probability, which bounds the weights
 
@@ -40,6 +41,7 @@ def sample_rows(run: RunFolder, rows: int = 20, *, seed: int = 0) -> LabelledRow
     InputError
         If there are fewer rows.
     """
+    check_count("seed", seed, 0)
     recovered = recover(run)
     candidates = recovered.rows[(recovered.known[recovered.rows] == 0).any(axis=1)]
     if not 1 <= rows <= len(candidates):

@@ -6,11 +6,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NotRequired, TypedDict
 from xml.sax.saxutils import quoteattr
 
+import msgspec
+
 from spml.errors import InputError
-from spml.runs.decisions import ANSWERS, Decision, Decisions, Question
+from spml.runs.decisions import ANSWERS, Decision, Decisions, Question, Subject
 from spml.runs.files import atomic_path, explain_write_errors
 
 FORMATS = {".csv": "csv", ".parquet": "parquet", ".json": "label-studio"}
@@ -42,9 +44,7 @@ def export_decisions(decisions: Decisions, path: Path, *, history: bool = False,
     InputError
         If the ending is another one, or the file cannot be written.
     """
-    form = FORMATS.get(path.suffix.lower())
-    if form is None:
-        raise InputError(f"{path}: decisions are exported to {', '.join(FORMATS)} (Label Studio): use such an ending")
+    form = check_export(path)
     chosen = decisions.since() if history and form != "label-studio" else decisions.current()
     with atomic_path(path) as temporary, explain_write_errors(path):
         if form == "label-studio":
@@ -53,6 +53,14 @@ def export_decisions(decisions: Decisions, path: Path, *, history: bool = False,
         else:
             _write_table(decisions, chosen, temporary, form, allow_formulas)
     return len(chosen)
+
+
+def check_export(path: Path) -> str:
+    """The format of a file for decisions, by its ending; raises `InputError` for another ending."""
+    form = FORMATS.get(path.suffix.lower())
+    if form is None:
+        raise InputError(f"{path}: decisions are exported to {', '.join(FORMATS)} (Label Studio): use such an ending")
+    return form
 
 
 def label_studio_config(classes: Iterable[str]) -> str:
@@ -105,34 +113,75 @@ def import_label_studio(decisions: Decisions, path: Path, *, rest_absent: bool =
     InputError
         If the file is not such an export, or a task or choice is not part of the data. Nothing is recorded then.
     """
-    try:
-        tasks = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({error})") from None
-    if not isinstance(tasks, list):
-        raise InputError(f"{path} is not a list of Label Studio tasks: export the project as JSON")
-    rows, classes = _Names(decisions.subject.names), {name: c for c, name in enumerate(decisions.subject.classes)}
+    annotations = read_label_studio(path, decisions.subject)
     known = {(decision.row, decision.label): decision.answer for decision in decisions.current()}
     actions: list[tuple[str, list[Question]]] = []
-    for number, task in enumerate(tasks, start=1):
-        place = f"{path}, task {number}"
-        if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
-            raise InputError(f"{place} has no data: export the project as JSON")
-        row = rows.find(task["data"], place)
-        for annotation in task.get("annotations") or []:
-            if annotation.get("was_cancelled"):
-                continue
-            answers = _answers(annotation, classes, place)
-            if rest_absent:
-                answers = {label: answers.get(label, -1) for label in classes.values()}
-            new = [
-                Question(row, label, answer) for label, answer in answers.items() if known.get((row, label)) != answer
-            ]
-            known |= {(row, question.label): question.answer for question in new}
-            actions.append((_annotator(annotation), new))
+    for annotation in annotations:
+        answers = annotation.answers
+        if rest_absent:
+            answers = {label: answers.get(label, -1) for label in range(len(decisions.subject.classes))}
+        new = [
+            Question(annotation.row, label, answer)
+            for label, answer in answers.items()
+            if known.get((annotation.row, label)) != answer
+        ]
+        known |= {(annotation.row, question.label): question.answer for question in new}
+        actions.append((annotation.who, new))
     for who, questions in actions:
         decisions.record(questions, who=who, model="label studio")
     return sum(len(questions) for _, questions in actions)
+
+
+class Annotation(NamedTuple):
+    """The answers of one person about one row."""
+
+    row: int
+    who: str
+    answers: dict[int, int]
+    """By class: 1 yes, -1 no."""
+
+
+class _Choices(TypedDict):
+    choices: NotRequired[list[str]]
+
+
+class _Result(TypedDict):
+    type: NotRequired[str]
+    from_name: NotRequired[str]
+    value: NotRequired[Any]
+
+
+class _Annotation(TypedDict):
+    result: NotRequired[list[_Result] | None]
+    was_cancelled: NotRequired[bool | None]
+    completed_by: NotRequired[Any]
+
+
+class _Task(TypedDict):
+    data: dict[str, Any]
+    annotations: NotRequired[list[_Annotation] | None]
+
+
+def read_label_studio(path: Path, subject: Subject) -> list[Annotation]:
+    """Read the annotations of tasks that Label Studio exported as JSON; see `import_label_studio`."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        tasks: list[_Task] = msgspec.convert(content, list[_Task])
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path} is not a list of Label Studio tasks ({error}): export the project as JSON") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as JSON ({error})") from None
+    rows, classes = _Names(subject.names), {name: c for c, name in enumerate(subject.classes)}
+    found: list[Annotation] = []
+    for number, task in enumerate(tasks, start=1):
+        place = f"{path}, task {number}"
+        row = rows.find(task["data"], place)
+        for annotation in task.get("annotations") or []:
+            if not annotation.get("was_cancelled"):
+                found.append(Annotation(row, _annotator(annotation), _answers(annotation, classes, place)))
+    return found
 
 
 def _write_table(decisions: Decisions, chosen: list[Decision], path: Path, form: str, allow_formulas: bool) -> None:
@@ -188,13 +237,17 @@ def _results(classes: tuple[str, ...], decisions: list[Decision]) -> list[dict[s
     return results
 
 
-def _answers(annotation: dict[str, Any], classes: dict[str, int], place: str) -> dict[int, int]:
+def _answers(annotation: _Annotation, classes: dict[str, int], place: str) -> dict[int, int]:
     answers: dict[int, int] = {}
     for result in annotation.get("result") or []:
-        if not isinstance(result, dict) or result.get("type") != "choices":
+        if result.get("type") != "choices":
             continue
         answer = ANSWERS["no"] if result.get("from_name") == ABSENT else ANSWERS["yes"]
-        for choice in result.get("value", {}).get("choices", []):
+        try:
+            value = msgspec.convert(result.get("value", {}), _Choices)
+        except msgspec.ValidationError as error:
+            raise InputError(f"{place}: its choices cannot be read ({error})") from None
+        for choice in value.get("choices", []):
             if choice not in classes:
                 raise InputError(f"{place}: the choice {choice!r} is not one of the {len(classes)} classes")
             if answers.setdefault(classes[choice], answer) != answer:
@@ -202,7 +255,7 @@ def _answers(annotation: dict[str, Any], classes: dict[str, int], place: str) ->
     return answers
 
 
-def _annotator(annotation: dict[str, Any]) -> str:
+def _annotator(annotation: _Annotation) -> str:
     person = annotation.get("completed_by")
     if isinstance(person, dict):
         person = person.get("email") or person.get("username") or person.get("id")

@@ -53,12 +53,30 @@ class InputsRecord(TypedDict):
     columns: list[str]
 
 
+class NetworkRecord(TypedDict, total=False):
+    """The description of a network, from which it is built again: a classifier of images, or a model of features."""
+
+    backbone: str
+    head: str
+    head_settings: dict[str, Any]
+    num_classes: Size
+    image_size: Size
+    mean: Annotated[list[float], Meta(min_length=3, max_length=3)]
+    std: Annotated[list[Annotated[float, Meta(gt=0)]], Meta(min_length=3, max_length=3)]
+    zooms: Annotated[list[Annotated[float, Meta(gt=0, le=16)]], Meta(min_length=1)]
+    activation: Literal["sigmoid", "softmax"]
+    features: Size
+    learners: list[dict[str, Any]]
+    centred: bool
+    at_least_one: bool
+
+
 class RunRecord(TypedDict):
     """run.json. `files` holds the digest of every file of a finished run."""
 
     method: MethodRecord
     train: TrainRecord
-    model: dict[str, Any]
+    model: NetworkRecord
     classes: Names
     spml: NotRequired[str]
     data: NotRequired[DataRecord]
@@ -71,7 +89,7 @@ class BestRecord(TypedDict):
     """The record of best.safetensors; run.json's keys are repeated in it."""
 
     best: Best
-    model: dict[str, Any]
+    model: NetworkRecord
 
 
 class CheckpointRecord(TypedDict):

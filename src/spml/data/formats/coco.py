@@ -142,4 +142,4 @@ def _fields(path: Path, key: str, entries: list[Any], first: str, second: str) -
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, (str, int, float)) and value != ""
+    return isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != ""

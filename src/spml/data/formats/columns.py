@@ -30,6 +30,7 @@ _USUAL = {
     "split": "split subset partition set",
     "index": "index unnamed:0 indexlevel0",
 }
+_NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?|[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
 _MIN_TEXT = 20  # characters: a column whose cells are shorter on average looks like names, not like texts
 
 
@@ -41,6 +42,8 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
     """
     if path.is_dir():
         tables = [(file.name.partition("-")[0], read_table(file)) for file in shards(path)]
+        if not tables:
+            raise InputError(f"{path} is a folder without tables: give the table itself.")
         parts = [table.append_column("split", pa.array([split] * table.num_rows)) for split, table in tables]
         return pa.concat_tables(parts, promote_options="default")
     if not path.is_file():
@@ -55,13 +58,12 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             names, rows = schema.names, metadata.num_rows
         else:
             parse = pa.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
-            with pa.csv.open_csv(path, parse_options=parse) as start:
-                header = start.schema.names
+            header = _read_csv(path, parse, None, header=True)
             text_columns = [usual(kind, header) for kind in ("image", "label", "id", "split")]
             text_columns += [name for name in header if name.strip().casefold() in ("text", "texts")]
             types = {name: pa.string() for name in (*text_columns, *texts) if name}
             convert = pa.csv.ConvertOptions(column_types=types)
-            table = pa.csv.read_csv(path, parse_options=parse, convert_options=convert)
+            table = _read_csv(path, parse, convert)
             names, rows = unguard(pa.array(table.column_names, pa.string())).to_pylist(), table.num_rows
             table = table.rename_columns(names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -70,9 +72,9 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             expected, there, line = odd.groups()
             raise InputError(f"{path}: the row {line!r} has {there} cells, the header {expected}.") from error
         raise InputError(f"{path}: the table cannot be read ({reason}); it must be UTF-8 CSV or parquet.") from error
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise InputError(f"{path}: two columns are named {twice[0]!r}: column names must differ.")
+    check_distinct(path, names)
+    if path.suffix.lower() in (".csv", ".tsv") and _looks_like_numbers(names):
+        raise InputError(f"{path}: the first line, {listed(names)}, must contain the column names: add them.")
     data = [name for name in names if name.lower().endswith(SUFFIXES)]
     if data:
         raise InputError(f"{path}: the first line contains the image {data[0]!r}: it must contain the column names.")
@@ -82,6 +84,39 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
         if pa.types.is_binary(field.type):
             raise InputError(f"{path}: column {field.name!r} is not UTF-8 text: save the table as UTF-8.")
     return table
+
+
+def _read_csv(path: Path, parse: Any, convert: Any, *, header: bool = False) -> Any:
+    """The table in a CSV file, or its header; a cell larger than the usual blocks makes the file one block."""
+
+    def read(options: Any) -> Any:
+        if not header:
+            return pa.csv.read_csv(path, read_options=options, parse_options=parse, convert_options=convert)
+        with pa.csv.open_csv(path, read_options=options, parse_options=parse) as start:
+            return start.schema.names
+
+    try:
+        return read(None)
+    except pa.ArrowInvalid as error:
+        if "straddling" not in str(error) or path.stat().st_size >= 2**31 - 1:
+            raise
+    return read(pa.csv.ReadOptions(block_size=path.stat().st_size + 1))
+
+
+def check_distinct(path: Path, names: Sequence[str]) -> None:
+    """Raise `InputError` if two columns have the same name."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"{path}: two columns are named {twice[0]!r}: column names must differ.")
+
+
+def _looks_like_numbers(names: Sequence[str]) -> bool:
+    """Whether all names are numbers, but do not number the columns."""
+    if not all(_NUMBER.fullmatch(name.strip()) for name in names):
+        return False
+    return [name.strip() for name in names] not in (
+        [str(start + place) for place in range(len(names))] for start in (0, 1)
+    )
 
 
 def _delimiter(path: Path) -> str:
@@ -236,6 +271,28 @@ def feature_columns(table: pa.Table, used: Iterable[str]) -> list[str]:
     return lists[:1] or numbers
 
 
+def unused_columns(path: Path, table: pa.Table, used: Sequence[str]) -> list[str]:
+    """The columns that are neither features nor anything else, except an index.
+
+    Raises `InputError` for a column of numbers that are not written as such, or in which a few cells are no numbers:
+    leaving it out silently would change the result.
+    """
+    unused = [name for name in table.column_names if name not in (*used, usual("index", table.column_names))]
+    for name in unused:
+        if not is_text(table.schema.field(name).type):
+            continue
+        cells = [(row, cell.strip()) for row, cell in enumerate(table[name].to_pylist()) if cell and cell.strip()]
+        wrong = [(row, cell) for row, cell in cells if not _NUMBER.fullmatch(cell)]
+        if 2 * len(wrong) > len(cells) or not cells:
+            continue
+        row, cell = next(((row, cell) for row, cell in wrong), cells[0])
+        what = "not a number like most of the column" if wrong else "a number with a comma: use a decimal point"
+        raise InputError(
+            f"{path}: {place(row)}, column {name!r} is {cell!r}, {what}. Correct it, or delete the column."
+        )
+    return unused
+
+
 def free_texts(table: pa.Table, used: Iterable[str]) -> list[str]:
     """The unused columns of strings."""
     return [field.name for field in table.schema if field.name not in used and is_text(field.type)]
@@ -277,7 +334,8 @@ def feature_matrix(path: Path, table: pa.Table, names: list[str], first: int = 0
         kind = table.schema.field(name).type
         if not (is_number(kind) or pa.types.is_boolean(kind)):
             raise InputError(f"{path}: column {name!r} holds {kind}, not numbers.")
-        matrix[:, column] = table[name].to_numpy()
+        with np.errstate(over="ignore"):  # too large for float32: reported by its row
+            matrix[:, column] = table[name].to_numpy()
     return matrix
 
 
@@ -295,4 +353,4 @@ def is_list(kind: Any) -> bool:
 
 
 def is_number(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

@@ -24,7 +24,7 @@ def label_lists(
     """The labels in each cell, and notes. With `separator` "" a cell is one label; None guesses it."""
     kind, notes = column.type, []
     if is_list(kind):
-        lists = [[str(label) for label in cell or ()] for cell in column.to_pylist()]
+        lists = [[str(label) for label in cell or () if label is not None] for cell in column.to_pylist()]
     elif not (is_text(kind) or is_number(kind) or pa.types.is_null(kind)):
         raise InputError(f"{path}: column {name!r} holds {kind}: labels must be names or whole numbers.")
     else:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
 import pyarrow as pa
 
 from spml.arrays import read_npy
@@ -15,7 +16,7 @@ from spml.data.formats import columns
 from spml.data.formats.embedded_images import image_sources
 from spml.data.formats.label_cells import texts
 from spml.data.formats.table_labels import LabelCells, Zeros, read_labels, with_file_name
-from spml.data.formats.user_data import SPLITS, from_known
+from spml.data.formats.user_data import SPLITS, check_names, from_known
 from spml.data.stores.decode import FilePath
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
@@ -116,6 +117,10 @@ def from_table(
     notes = labels.notes
     root = Path(image_root) if image_root is not None else columns.shards(file)[0].parent
     names = texts(table[ids]) if ids else None
+    if ids and names:
+        check_names(file, "id", names)
+        if "" in names:
+            raise InputError(f"{file}: {columns.place(names.index(''))}, column {ids!r} is empty: ids name the rows.")
     store: Store
     if text is not None:
         store, inputs = read_texts(file, table, text)
@@ -123,9 +128,12 @@ def from_table(
         notes += store.notes()
     elif image is None:
         taken = (*roles.values(), *labels.columns)
+        unused = [] if feature_columns else columns.unused_columns(file, table, _with_features(table, taken))
         store, inputs = _features(file, table, feature_columns, taken)
-        if not feature_columns and (unused := columns.usual("text", columns.free_texts(table, taken))):
-            notes.append(f"column {unused!r} is not used: to train on texts in place of numbers, set text_column.")
+        if text_like := columns.usual("text", unused):
+            notes.append(f"column {text_like!r} is not used: to train on texts in place of numbers, set text_column.")
+        if others := [name for name in unused if name != text_like]:
+            notes.append(f"columns that are not used: {columns.listed(others)}.")
         names = names or [str(row) for row in range(table.num_rows)]
     elif image in embedded:
         sources, paths = image_sources(columns.shards(file), image, root)
@@ -144,6 +152,10 @@ def from_table(
     notes.insert(0, f"columns of {file.name}: {', '.join(parts)}.")
     known = labels.table(file, names)
     return from_known(file.stem, store, known, notes, splits, validation_share=validation_share, seed=seed)
+
+
+def _with_features(table: pa.Table, used: Sequence[str]) -> list[str]:
+    return [*used, *columns.feature_columns(table, used)]
 
 
 def _features(
@@ -220,6 +232,8 @@ def from_features(
         raise InputError(f"{file}: no labels next to it ({', '.join(usual)}): pass their file as labels.")
     source = found[0] if labels is None else Path(labels)
     notes = [f"labels from {source.name}, next to the features."] if labels is None else []
+    if labels is None and len(found) > 1:
+        notes.append(f"not used: {', '.join(file.name for file in found[1:])}. To choose one, pass it as labels.")
     if isinstance(classes, (str, os.PathLike)):
         classes = read_lines(Path(classes))
     if source.suffix.lower() in TABLES:
@@ -229,6 +243,8 @@ def from_features(
         parsed = read_labels(
             source, table, roles.get("label") or only, label_cells, roles.values(), binary=True, classes=classes
         )
+        if "id" in roles:
+            _check_order(source, table, roles["id"])
         known = parsed.table(source, range(table.num_rows))
         notes += [f"labels from column{'s' * (len(parsed.columns) > 1)} {parsed.description}.", *parsed.notes]
     else:
@@ -242,6 +258,22 @@ def from_features(
         hint = "" if labels is not None else ". It was found next to the features; to use another, pass it as labels"
         raise InputError(f"{source}: it labels {len(known)} rows, {file} has {len(store)}{hint}.")
     return from_known(file.stem, store, known, notes, validation_share=validation_share, seed=seed)
+
+
+def _check_order(path: Path, table: pa.Table, column: str) -> None:
+    """Raise `InputError` if ids number the rows of the features, but not in their order."""
+    ids = table[column].to_pylist()
+    try:
+        numbers = np.array([int(number) for number in ids])
+    except (TypeError, ValueError, OverflowError):
+        return
+    ranks = numbers - numbers.min(initial=0)
+    if len(set(numbers.tolist())) == len(ids) == ranks.max(initial=-1) + 1 and (np.diff(numbers) < 0).any():
+        row = int(np.argmax(np.diff(numbers) < 0)) + 1
+        raise InputError(
+            f"{path}: {columns.place(row)}, column {column!r} is {ids[row]} after {ids[row - 1]}: labels must be in "
+            "the order of the features. Sort the table, or delete the column."
+        )
 
 
 def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:

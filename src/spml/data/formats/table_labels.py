@@ -88,7 +88,8 @@ def read_labels(
     if cells.label_column and cells.class_columns:
         raise InputError(f"{path}: label_column and class_columns are both given: use one of them.")
     chosen = [columns.chosen(path, table, "class_columns", name) for name in cells.class_columns or ()]
-    if not chosen and label is None:
+    guessed = not chosen and label is None
+    if guessed:
         guess = columns.guess_labels(path, table, used, binary=binary)
         label, chosen = (guess, []) if isinstance(guess, str) else (None, guess)
     if chosen:
@@ -99,6 +100,11 @@ def read_labels(
     assert label is not None
     table = columns.without_guards(path, table, [label])
     lists, notes = label_lists(path, label, table[label], cells.separator)
+    if guessed and path.suffix.lower() in (".csv", ".tsv") and any(label in cells for cells in lists):
+        raise InputError(
+            f"{path}: the first line must contain the column names, but {label!r} is also a label in its column: "
+            "add a line with names, or set label_column."
+        )
     names = class_names(table.schema, label)
     if names is not None:
         lists = [

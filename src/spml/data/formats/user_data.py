@@ -73,6 +73,7 @@ def from_known(
     features and texts.
     """
     assert labels.ids is not None
+    check_names(name, "class", labels.classes)
     train, validation, test = (np.flatnonzero(np.array(splits or ["train"] * len(labels)) == part) for part in PARTS)
     if not len(train):
         raise InputError(f"{name}: no training rows.")
@@ -103,14 +104,28 @@ def carve(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 1200) 
     return np.flatnonzero(use == 1), np.flatnonzero(use == 2)
 
 
+def check_names(where: object, what: str, names: Iterable[str]) -> None:
+    """Raise `InputError` for a name with a control character; a line break usually means a missing quotation mark."""
+    for name in names:
+        if not name.isprintable() and any(unicodedata.category(character) == "Cc" for character in name):
+            shown = f"{name!r:.60}"
+            if "\n" in name or "\r" in name:
+                raise InputError(f"{where}: the {what} {shown} contains a line break: is a quotation mark missing?")
+            raise InputError(f"{where}: the {what} {shown} contains a control character: remove it.")
+
+
 def look_alikes(classes: Iterable[str]) -> list[str]:
-    """Notes on class names that differ only in case, blanks, hyphens or the encoding of accents."""
+    """Notes on class names that differ only in case, blanks, hyphens, invisible characters or encoding of accents."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name in classes:
-        plain = unicodedata.normalize("NFKC", name).casefold().replace("_", " ").replace("-", " ")
+        plain = unicodedata.normalize("NFKC", name).casefold()
+        if not plain.isprintable():
+            plain = "".join(character for character in plain if unicodedata.category(character) != "Cf")
+        if not plain.lstrip("-").isdecimal():
+            plain = plain.replace("_", " ").replace("-", " ")
         groups[" ".join(plain.split())].append(name)
     return [
-        f"the classes {', '.join(map(repr, names))} differ only in spelling and are separate classes: "
+        f"the classes {', '.join(map(ascii, names))} differ only in spelling and are separate classes: "
         "if they mean the same, use one name."
         for names in groups.values()
         if len(names) > 1
@@ -127,6 +142,9 @@ def class_notes(labels: Labels) -> list[str]:
     if lonely:
         named = ", ".join(map(repr, lonely[:5])) + (", …" if len(lonely) > 5 else "")
         notes.append(f"{len(lonely)} of {len(labels.classes)} classes have only one row: {named}.")
+    if empty := [name for name, count in zip(labels.classes, positives, strict=True) if count == 0]:
+        named = ", ".join(map(repr, empty[:5])) + (", …" if len(empty) > 5 else "")
+        notes.append(f"{len(empty)} of {len(labels.classes)} classes have no row and cannot be learned: {named}.")
     unlabelled = np.count_nonzero(np.bincount(labels.positives()[0], minlength=len(labels)) == 0)
     if unlabelled:
         notes.append(f"{unlabelled} of {len(labels)} rows have no label; they are kept as unlabelled rows.")

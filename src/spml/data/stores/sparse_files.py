@@ -42,7 +42,7 @@ def read_sparse(path: Path) -> Any:
     try:
         with zipfile.ZipFile(path) as archive:
             form, shape, names = _description(path, archive)
-            _check_size(path, archive, names)
+            _check_size(path, archive, names, shape)
             data, first, second = (_read(archive, name) for name in names)
     except InputError:
         raise
@@ -93,8 +93,8 @@ def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dt
     return shape, dtype
 
 
-def _check_size(path: Path, archive: zipfile.ZipFile, names: list[str]) -> None:
-    needed = 0
+def _check_size(path: Path, archive: zipfile.ZipFile, names: list[str], shape_of_matrix: tuple[int, int]) -> None:
+    needed = 8 * sum(shape_of_matrix)  # row pointers, and a number per column in whatever is trained on it
     for name in names:
         shape, dtype = _header(archive, name)
         if len(shape) != 1 or dtype.hasobject:

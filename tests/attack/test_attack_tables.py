@@ -1,0 +1,224 @@
+"""Tables and matrices that could be misread: each is one sentence, or a note says how it was read."""
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from scipy import sparse
+
+from spml.data.detect import open_data
+from spml.errors import InputError
+
+CLASSES = ("ant", "bee", "cow")
+ROWS = 9
+
+
+def csv(lines: list[str], name: str = "t.csv") -> Callable[[Path], Path]:
+    def write(root: Path) -> Path:
+        (root / name).write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
+        return root / name
+
+    return write
+
+
+def features(cell: Callable[[int], str], header: str = "f0,f1,label") -> Callable[[Path], Path]:
+    """A table whose first column is written by `cell`."""
+    return csv([header, *(f"{cell(row)},{row % 2}.5,{CLASSES[row % 3]}" for row in range(ROWS))])
+
+
+def labels(names: tuple[str, ...]) -> Callable[[Path], Path]:
+    return csv(["f0,label", *(f"{row}.5,{names[row % len(names)]}" for row in range(ROWS))])
+
+
+def table(**columns: Any) -> Callable[[Path], Path]:
+    def write(root: Path) -> Path:
+        parquet.write_table(pa.table(columns), root / "t.parquet")
+        return root / "t.parquet"
+
+    return write
+
+
+def matrix(values: Any, names: list[str] | None = None, file: Any = None) -> Callable[[Path], Path]:
+    def write(root: Path) -> Path:
+        np.save(root / "x.npy", values)
+        if file is not None:
+            np.save(root / "labels.npy", file)
+        else:
+            (root / "labels.csv").write_text("\n".join(names or ["label", *(CLASSES[row % 3] for row in range(ROWS))]))
+        return root / "x.npy"
+
+    return write
+
+
+VALUES = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
+SPARSE = sparse.csr_matrix(np.maximum(VALUES, 0))
+NUMBERS = [1.0, 2.0, 3.0]
+
+
+def stored_sparse(**changes: Any) -> Callable[[Path], Path]:
+    def write(root: Path) -> Path:
+        sparse.save_npz(root / "x.npz", SPARSE)
+        arrays = dict(np.load(root / "x.npz")) | changes
+        np.savez(root / "x.npz", **{name: array for name, array in arrays.items() if array is not None})
+        (root / "labels.csv").write_text("\n".join(["label", *(CLASSES[row % 3] for row in range(ROWS))]))
+        return root / "x.npz"
+
+    return write
+
+
+ERRORS: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "decimal commas": (
+        csv(["f0;f1;label", *(f"{row},5;{row};{CLASSES[row % 3]}" for row in range(ROWS))]),
+        "column 'f0' is '0,5', a number with a comma: use a decimal point",
+    ),
+    "thousands": (features(lambda row: f'"1,{row:03d}"'), "'1,000', a number with a comma"),
+    "a typo in a number": (features(lambda row: "1.5x" if row == 4 else str(row)), "row 5 .*'1.5x', not a number like"),
+    "a dash in a number": (features(lambda row: "-" if row == 4 else str(row)), "row 5 .*'-', not a number like"),
+    "a letter O in a number": (features(lambda row: "1O" if row == 0 else f"{row}"), "row 1 .*'1O', not a number like"),
+    "an empty number": (features(lambda row: "" if row == 4 else str(row)), "row 5 .*'f0' is empty"),
+    "NaN": (features(lambda row: "nan" if row == 4 else str(row)), "row 5 .*'f0' is empty"),
+    "infinite": (features(lambda row: "inf" if row == 4 else str(row)), "row 4.* is inf"),
+    "above float32": (features(lambda row: "1e300" if row == 4 else str(row)), "row 4.* is inf"),
+    "an unclosed quotation mark": (
+        csv(["f0,label", "1,ant", '2,"bee', "3,ant", "4,bee"]),
+        "line break: is a quotation mark missing",
+    ),
+    "a quotation mark over rows": (
+        csv(["f0,label,x", "1,ant,1", '2,"bee,2', '3,ant",3', "4,bee,4", "5,ant,5"]),
+        "line break: is a quotation mark missing",
+    ),
+    "a quotation mark in ids": (
+        csv(["id,f0,label", "a,1,ant", '"b,2,bee', 'c",3,ant', "d,4,bee"]),
+        "the id .* contains a line break",
+    ),
+    "NUL in a class": (labels(("ant", "ant\0", "bee")), "control character"),
+    "escape in a class": (labels(("ant", "\x1b[31mant", "bee")), "control character"),
+    "no header": (csv(["1,ant", "2,bee", "3,ant"]), "first line must contain the column names, but 'ant'"),
+    "an empty id": (csv(["id,f0,label", "a,1,ant", ",2,bee", "c,3,ant"]), "row 2 .*'id' is empty"),
+    "ids twice": (csv(["id,f0,label", "a,1,ant", "a,2,bee"]), "same id 'a'"),
+    "a column twice": (csv(["f0,f0,label", "1,2,ant", "2,3,bee"]), "two columns are named 'f0'"),
+    "a short row": (csv(["f0,label", "1,ant", "2", "3,bee"]), "has 1 cells"),
+    "a long row": (csv(["f0,label", "1,ant", "2,bee,9"]), "has 3 cells"),
+    "a misspelt split": (csv(["f0,label,split", "1,ant,train", "2,bee,trian"]), "'trian'"),
+    "nothing to train on": (csv(["f0,label,split", "1,ant,test", "2,bee,test"]), "no training rows"),
+    "no label": (csv(["f0,label", "1,", "2,"]), "no row has a label"),
+    "half a label": (table(f0=NUMBERS, label=[0.5, 0.0, 1.0]), "numbers such as 0.5"),
+    "labels above 2^53": (table(f0=NUMBERS, label=[2.0**60, 0.0, 1.0]), "above 2\\^53"),
+    "dates as labels": (table(f0=NUMBERS, label=pa.array([1, 2, 3], pa.date32())), "must be names"),
+    "structs as labels": (table(f0=NUMBERS, label=[{"a": 1}] * 3), "must be names"),
+    "lists of different lengths": (table(f=[[1.0, 2.0], [1.0], [2.0, 3.0]], label=["a", "b", "a"]), "1 features"),
+    "an empty list cell": (table(f=[[1.0, 2.0], None, [2.0, 3.0]], label=["a", "b", "a"]), "row 2 .*is empty"),
+    "an empty number in a list": (table(f=[[1.0, None], [1.0, 2.0]], label=["a", "b"]), "is nan"),
+    "a null id": (table(id=["a", None, "c"], f0=NUMBERS, label=["a", "b", "a"]), "row 2 .*'id' is empty"),
+    "complex features": (matrix(VALUES.astype(complex)), "real numbers"),
+    "features as text": (matrix(VALUES.astype(str)), "real numbers"),
+    "features as dates": (matrix(VALUES.astype("i8").astype("M8[s]")), "real numbers"),
+    "named features": (matrix(np.zeros(9, [("a", "f4")])), "real numbers"),
+    "a number": (matrix(np.array(1.0)), "must be a matrix"),
+    "a vector": (matrix(VALUES[:, 0]), "must be a matrix"),
+    "a cube": (matrix(VALUES[:, :, None]), "must be a matrix"),
+    "no rows": (matrix(VALUES[:0]), "no rows"),
+    "no columns": (matrix(VALUES[:, :0]), "no features"),
+    "all NaN": (matrix(VALUES * np.nan), "nan"),
+    "half precision overflow": (matrix((VALUES * 1e3).astype(np.float64) * 1e36), "inf"),
+    "one label less": (matrix(VALUES, ["label", *"abababab"]), "labels 8 rows"),
+    "one label more": (matrix(VALUES, ["label", *"ababababab"]), "labels 10 rows"),
+    "labels in another order": (
+        matrix(VALUES, ["id,label", *(f"{ROWS - 1 - row},{CLASSES[row % 3]}" for row in range(ROWS))]),
+        "row 2 .*is 7 after 8: labels must be in the order",
+    ),
+    "label -2": (matrix(VALUES, file=np.arange(ROWS) % 3 - 2), "-2"),
+    "label matrix of 2": (matrix(VALUES, file=2 * np.eye(3, dtype=int)[np.arange(ROWS) % 3]), "value 2"),
+    "label matrix transposed": (matrix(VALUES, file=np.eye(3, dtype=int)[np.arange(ROWS) % 3].T), "labels 3 rows"),
+    "labels of three dimensions": (matrix(VALUES, file=np.zeros((ROWS, 3, 1))), "not of shape"),
+    "a label alone": (matrix(VALUES, file=np.array(1)), "not of shape"),
+    "fractional labels": (matrix(VALUES, file=np.arange(ROWS) / 2), "cannot be detected"),
+    "complex labels": (matrix(VALUES, file=np.zeros(ROWS, complex)), "cannot be detected"),
+    "label above all": (matrix(VALUES, file=np.full(ROWS, 2**63, np.uint64)), "not a class number"),
+    **{
+        f"sparse {name}": (stored_sparse(**change), "sparse matrix|real numbers|whole numbers|shape|nan|memory")
+        for name, change in {
+            "index below 0": {"indices": SPARSE.indices - 1},
+            "index too large": {"indices": SPARSE.indices + 2},
+            "pointers that decrease": {"indptr": SPARSE.indptr[::-1].copy()},
+            "pointers too few": {"indptr": SPARSE.indptr[:-1]},
+            "pointers from 1": {"indptr": SPARSE.indptr + 1},
+            "data too short": {"data": SPARSE.data[:-1]},
+            "data NaN": {"data": SPARSE.data * np.nan},
+            "data text": {"data": SPARSE.data.astype(str)},
+            "data complex": {"data": SPARSE.data.astype(complex)},
+            "data missing": {"data": None},
+            "format missing": {"format": None},
+            "format unknown": {"format": np.array("x")},
+            "fractional indices": {"indices": SPARSE.indices * 1.0},
+            "shape of one number": {"shape": np.array([9])},
+            "shape below 0": {"shape": np.array([9, -3])},
+            "shape fractional": {"shape": np.array([9.5, 3.5])},
+            "a petabyte of columns": {"shape": np.array([9, 10**15])},
+            "a petabyte of rows": {"shape": np.array([10**15, 3])},
+        }.items()
+    },
+}
+
+
+def read(path: Path) -> None:
+    data = open_data(path)
+    data.store.prepare()
+    data.fingerprint()
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.timeout(60)
+def test_what_could_be_misread_is_an_error(name: str, tmp_path: Path) -> None:
+    write, message = ERRORS[name]
+    path = write(tmp_path)
+    with pytest.raises(InputError, match=message) as error:
+        read(path)
+    assert "\n" not in str(error.value)
+
+
+NOTES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "dates": (features(lambda row: f"2024-01-0{row + 1}", "when,f1,label"), "not used: 'when'"),
+    "yes and no": (features(lambda row: ("no", "yes")[row % 2]), "not used: 'f0'"),
+    "an empty column": (features(lambda row: ""), "not used: 'f0'"),
+    "two columns of lists": (table(f=[[1.0], [2.0]], g=[[1.0], [3.0]], label=["a", "b"]), "not used: 'g'"),
+    "two columns of labels": (csv(["f0,label,Labels", "1,ant,x", "2,bee,y"]), "not used: 'Labels'"),
+    "case": (labels(("Ant", "ant", "bee")), "'Ant', 'ant' differ only in spelling"),
+    "composed and decomposed accents": (labels(("caf\u00e9", "cafe\u0301", "bee")), "differ only in spelling"),
+    "an invisible character": (labels(("ant", "ant\u200b", "bee")), "differ only in spelling"),
+    "another blank": (labels(("an ant", "an\u00a0ant", "bee")), "differ only in spelling"),
+    "a wide character": (labels(("ant", "\uff41nt", "bee")), "differ only in spelling"),
+    "a class number that was -1": (
+        matrix(VALUES, file=np.where(np.arange(ROWS), np.arange(ROWS) % 3, 255).astype(np.uint8)),
+        "252 of 256 classes have no row",
+    ),
+    "two files of labels": (
+        lambda root: (csv(["label", *"ababababa"], "labels.csv")(root), matrix(VALUES, file=np.arange(ROWS) % 2)(root))[
+            1
+        ],
+        "not used: labels.csv",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_what_may_surprise_is_noted(name: str, tmp_path: Path) -> None:
+    write, message = NOTES[name]
+    notes = open_data(write(tmp_path)).notes
+    assert any(re.search(message, note) for note in notes), notes
+
+
+def test_decimals_are_features(tmp_path: Path) -> None:
+    data = open_data(table(f0=[Decimal("1.5"), Decimal("2.25")], f1=[1.0, 2.0], label=["a", "b"])(tmp_path))
+    np.testing.assert_array_equal(data.tensor_store.batch(np.arange(2)).numpy(), [[1.5, 1.0], [2.25, 2.0]])
+
+
+def test_an_empty_label_in_a_list_is_no_class(tmp_path: Path) -> None:
+    data = open_data(table(f0=NUMBERS, label=[["a", None], ["b"], []])(tmp_path))
+    assert data.classes == ("a", "b")
