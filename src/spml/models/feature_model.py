@@ -251,7 +251,8 @@ class FeatureModel(nn.Module):
     def check(self) -> None:
         """Raise ValueError if numbers that were read from a file cannot be those of a trained model."""
         for learner in self._all_learners():
-            learner.check(self.dim)
+            if isinstance(learner, LinearLearner | Forest):
+                learner.check(self.dim)
 
     def forward(self, features: Tensor) -> Outputs:
         """Logits of `presence` for dense rows (B, dim)."""

@@ -69,6 +69,7 @@ class NetworkRecord(TypedDict, total=False):
     learners: list[dict[str, Any]]
     centred: bool
     at_least_one: bool
+    correction: bool
 
 
 class RunRecord(TypedDict):
