@@ -74,13 +74,3 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_sidebars = {"index": []}
-
-
-def setup(app):
-    """Leave the page on texts out of the navigation until it exists."""
-
-    def drop(app, name, source):
-        if not (HERE / "texts.md").exists():
-            source[0] = source[0].replace("\ntexts\n", "\n")
-
-    app.connect("source-read", drop)
