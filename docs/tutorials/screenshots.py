@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
-
-import spml
 from reviewer import answer_questions
 from shapes import write_photos
+
+import spml
 
 IMAGES = Path(__file__).resolve().parents[1] / "images"
 
