@@ -1,9 +1,10 @@
 """How good the labels are, estimated from the answers given so far.
 
-Model: an unanswered label of class c with confidence q is present with probability σ(s·logit(q) + b + d_c). Without
-answers the confidences are believed, up to the priors s ~ N(1, ½²), b ~ N(0, 1) and d_c ~ N(0, 1). Each answer updates
-them. Which questions are asked depends on predictions and earlier answers only, never on the labels that are still
-unknown, so the likelihood needs no correction for the order of the questions.
+Model: an unanswered label of class c with confidence q is present with probability σ(logit(q) + f(logit q) +
+f_c(logit q)), where f is common to all classes. Both are piecewise linear with a Gaussian-process prior: a constant, a
+slope and smooth deviations. Without answers the confidences are believed, up to these priors; each answer updates them,
+and the intervals stay wide where nobody has asked. Which questions are asked depends on predictions and earlier answers
+only, never on the labels that are still unknown, so the likelihood needs no correction for the order of the questions.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ ENOUGH = 0.1
 _BINS = 65
 _LIMIT = 8.0  # logits are clipped to ±8
 _CENTRES = np.linspace(-_LIMIT, _LIMIT, _BINS)
-_PRIOR = np.array([1.0, 0.0])  # s, b
-_PRECISION = np.array([4.0, 1.0])
-_CLASS_PRECISION = 1.0
+_KNOTS = np.linspace(-_LIMIT, _LIMIT, 9)
 _DRAWS = 200
 _STEPS = 30
 _BLOCK = 64  # classes at a time
@@ -107,9 +106,13 @@ class Quality:
 
     def probabilities(self, confidences: npt.NDArray[np.floating]) -> Float32:
         """P(label present) of every label (R, L), given the answers."""
-        fit = self._fitted()
+        curves = self._fitted().logits()
         scores = logit(np.clip(confidences, expit(-_LIMIT), expit(_LIMIT)))
-        return np.asarray(expit(fit.shared[0] * scores + fit.shared[1] + fit.offsets), np.float32)
+        place = np.clip((scores + _LIMIT) / (2 * _LIMIT) * (_BINS - 1), 0, _BINS - 1)
+        low = np.minimum(place.astype(np.int64), _BINS - 2)
+        label = np.arange(scores.shape[1])
+        between = place - low
+        return np.asarray(expit((1 - between) * curves[label, low] + between * curves[label, low + 1]), np.float32)
 
     def labels(self, wanted: npt.ArrayLike) -> list[LabelQuality]:
         """The estimates of some classes."""
@@ -119,11 +122,8 @@ class Quality:
         ]
 
     def _block(self, classes: Int64) -> list[LabelQuality]:
-        fit = self._fitted()
-        shared, offsets, noise = fit.draws(classes)
-        present = expit(
-            shared[:, :1, None] * _CENTRES + shared[:, 1:, None] + offsets[:, :, None]
-        )  # draws, classes, bins
+        curves, noise = self._fitted().draws(classes)
+        present = expit(curves)  # draws, classes, bins
         counts = self._open[classes]
         hits, misses = (_totals(present, counts[:, place], noise[place]) for place in (1, 0))
         yes = self._asked[classes, 1].sum(axis=1)
@@ -137,50 +137,81 @@ class Quality:
         return self._fit
 
 
-class _Fit(NamedTuple):
-    """The most likely s, b and d_c, with the normal approximation of their posterior.
+def _hats() -> Float64:
+    """Piecewise linear functions, 1 at one knot and 0 at all others, at the centres of the bins: (bins, knots)."""
+    return np.stack([np.interp(_CENTRES, _KNOTS, unit) for unit in np.eye(len(_KNOTS))], axis=1)
 
-    Given s and b the d_c are independent, so the Hessian is an arrow: a 2 × 2 block, a diagonal, and what links them.
+
+def _prior_precision(constant: float, slope: float, deviation: float, length: float = 4.0) -> Float64:
+    """Inverse covariance of f at the knots, from the standard deviations of its parts."""
+    apart = _KNOTS[:, None] - _KNOTS
+    smooth = deviation**2 * np.exp(-0.5 * (apart / length) ** 2)
+    covariance = constant**2 + slope**2 * np.outer(_KNOTS, _KNOTS) + smooth + 1e-4 * np.eye(len(_KNOTS))
+    return np.asarray(np.linalg.inv(covariance))
+
+
+_HATS = _hats()
+_SHARED = _prior_precision(1.0, 0.4, 0.6)
+_OWN = _prior_precision(0.9, 0.35, 0.5)
+
+
+class _Fit(NamedTuple):
+    """The most likely f and f_c at the knots, with the normal approximation of their posterior.
+
+    Given f the f_c are independent, so the Hessian is an arrow: a block of f, one block per class, and what links them.
     """
 
-    shared: Float64  # s, b
-    offsets: Float64  # d_c
-    schur: Float64  # precision of s, b
-    diagonal: Float64  # precision of d_c given s, b
-    link: Float64  # (L, 2)
+    shared: Float64  # (K,)
+    own: Float64  # (L, K)
+    schur: Float64  # (K, K) precision of f
+    blocks: Float64  # (L, K, K) precision of f_c given f
+    links: Float64  # (L, K, K)
 
     @classmethod
     def of(cls, asked: Int64) -> _Fit:
         yes, total = asked[:, 1].astype(np.float64), asked.sum(axis=1).astype(np.float64)
-        shared, offsets = _PRIOR.copy(), np.zeros(len(asked))
+        some = np.flatnonzero(total.any(axis=1))  # of the other classes nothing but the prior is known
+        yes, total = yes[some], total[some]
+        shared, own = np.zeros(len(_KNOTS)), np.zeros((len(some), len(_KNOTS)))
         for _ in range(_STEPS):
-            present = expit(shared[0] * _CENTRES + shared[1] + offsets[:, None])
-            rest, weight = yes - total * present, total * present * (1 - present)
-            slope = np.array([(rest * _CENTRES).sum(), rest.sum()]) - _PRECISION * (shared - _PRIOR)
-            own = rest.sum(axis=1) - _CLASS_PRECISION * offsets
-            diagonal = weight.sum(axis=1) + _CLASS_PRECISION
-            link = np.column_stack([weight @ _CENTRES, weight.sum(axis=1)])
-            block = np.array(
-                [[(weight @ _CENTRES**2).sum(), link[:, 0].sum()], [link[:, 0].sum(), weight.sum()]]
-            ) + np.diag(_PRECISION)
-            schur = block - link.T @ (link / diagonal[:, None])
-            step = np.linalg.solve(schur, slope - link.T @ (own / diagonal))
-            move = (own - link @ step) / diagonal
-            scale = min(1.0, 1.0 / max(np.abs(step).max(), np.abs(move).max(initial=0.0), 1e-12))  # at most 1 at a time
-            shared, offsets = shared + scale * step, offsets + scale * move
-            if max(np.abs(step).max(), np.abs(move).max(initial=0.0)) < 1e-6:
+            present = expit(_CENTRES + (shared + own) @ _HATS.T)
+            weight = total * present * (1 - present)
+            by_class = (yes - total * present) @ _HATS
+            links = np.einsum("bk,lb,bj->lkj", _HATS, weight, _HATS, optimize=True)
+            blocks = links + _OWN
+            slope = by_class.sum(axis=0) - _SHARED @ shared
+            own_slope = by_class - own @ _OWN
+            solved = np.linalg.solve(blocks, np.concatenate([links, own_slope[:, :, None]], axis=2))
+            schur = _SHARED + links.sum(axis=0) - np.einsum("lkj,lki->ji", links, solved[:, :, :-1])
+            step = np.linalg.solve(schur, slope - np.einsum("lkj,lk->j", links, solved[:, :, -1]))
+            move = solved[:, :, -1] - solved[:, :, :-1] @ step
+            largest = max(np.abs(step).max(), np.abs(move).max(initial=0.0))
+            scale = min(1.0, 1.0 / max(largest, 1e-12))  # at most 1 at a time
+            shared, own = shared + scale * step, own + scale * move
+            if largest < 1e-6:
                 break
-        return cls(shared, offsets, schur, diagonal, link)
+        every, zero = np.zeros((len(asked), len(_KNOTS))), np.zeros((len(asked), len(_KNOTS), len(_KNOTS)))
+        all_blocks, all_links = zero + _OWN, zero.copy()
+        every[some], all_blocks[some], all_links[some] = own, blocks, links
+        return cls(shared, every, schur, all_blocks, all_links)
 
-    def draws(self, classes: Int64) -> tuple[Float64, Float64, Float64]:
-        """Draws of (s, b), of d_c, and standard normal noise; the same random numbers every time."""
-        random = np.random.default_rng(0)
-        unit = random.standard_normal((_DRAWS, 2))
-        shared = self.shared + np.linalg.solve(np.linalg.cholesky(self.schur).T, unit.T).T
-        own = np.array([np.random.default_rng((1, int(c))).standard_normal((3, _DRAWS)) for c in classes])
-        given = self.offsets[classes] - (shared - self.shared) @ (self.link[classes] / self.diagonal[classes, None]).T
-        offsets = given + own[:, 0].T / np.sqrt(self.diagonal[classes])
-        return shared, offsets, own[:, 1:].transpose(1, 2, 0)
+    def logits(self) -> Float64:
+        """Most likely logits of presence, (L, bins)."""
+        return np.asarray(_CENTRES + (self.shared + self.own) @ _HATS.T)
+
+    def draws(self, classes: Int64) -> tuple[Float64, Float64]:
+        """Draws of the logits (draws, classes, bins), and standard normal noise; the same random numbers every time."""
+        unit = np.random.default_rng(0).standard_normal((_DRAWS, len(_KNOTS)))
+        change = np.linalg.solve(np.linalg.cholesky(self.schur).T, unit.T)  # (K, draws)
+        normal = np.array(
+            [np.random.default_rng((1, int(c))).standard_normal((len(_KNOTS) + 2, _DRAWS)) for c in classes]
+        )
+        blocks = self.blocks[classes]
+        lower = np.linalg.cholesky(blocks)
+        given = np.linalg.solve(blocks, self.links[classes] @ change)
+        own = np.linalg.solve(lower.transpose(0, 2, 1), normal[:, :-2]) - given + self.own[classes, :, None]
+        values = (self.shared[:, None] + change + own).transpose(2, 0, 1)  # (draws, classes, K)
+        return _CENTRES + values @ _HATS.T, normal[:, -2:].transpose(1, 2, 0)
 
 
 def _bins(confidences: npt.NDArray[np.floating]) -> npt.NDArray[np.int8]:
