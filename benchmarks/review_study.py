@@ -1,16 +1,17 @@
 """How many answers a review needs, by the order of its questions. Answers are the true labels.
 
     python benchmarks/review_study.py --data packs/voc12 --out results/review-study.csv
+    python benchmarks/review_study.py --data packs/yeast --out results/review-study.csv
     python benchmarks/review_study.py --data scenes --rows 4000 --out results/review-study.csv
     python benchmarks/review_study.py --figure docs/images/review-study.svg --out results/review-study.csv
 
-As in `spml train` on images, cross-fitted linear models give soft labels to the unknown labels; given labels and
-answers replace them, and a linear head learns the result. After every 250 answers the head is trained again, and the
-questions are ordered again. Orders: random, by confidence (highest first), and the suggested order of `spml review`.
-On the scenes, the features are those of a small network trained once from the single labels.
+A linear model learns from the given labels and the answers, as `spml train --base linear` on features. After every 250
+answers it is trained again, and the questions are ordered again. Orders: random, by confidence (highest first), and the
+suggested order of `spml review`. On the scenes, the features are those of a small network trained once from the single
+labels.
 
-Measured after each round: test mAP; precision and recall of the labels that were not given, as `spml recover` would
-write them, answers included; and how often the 90% intervals of the page contain the truth.
+Measured after each round: test mAP; precision and recall of the labels that were not given, as `spml recover` writes
+them, answers included; and how often the 90% intervals of the page contain the truth.
 """
 
 import argparse
@@ -23,26 +24,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import minimize
-from scipy.special import expit
 
 from record import command, commit, hardware
-from spml.calibration import best_threshold, calibrate
 from spml.data import FeatureStore, open_data
 from spml.labels import Labels
 from spml.metrics import mean_average_precision
+from spml.recover import recover
 from spml.review.quality import Quality
 from spml.review.questions import expected_gain
+from spml.runs.folder import RunFolder
 from spml.training.learners import fit_features
 
 EVERY = 250
 RENEWED = 50  # answers between two looks at the list, as on the page
-STRENGTH = 0.1  # of the head's L2 penalty, on standardised features
 Float32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
-
-
-SoftLabels = Callable[[npt.NDArray[np.int8]], Float32]
 
 
 class Data(NamedTuple):
@@ -52,7 +48,6 @@ class Data(NamedTuple):
     features: Float32
     given: npt.NDArray[np.int8]
     truth: Bool
-    validation: npt.NDArray[np.int64]
     test: Float32
     test_truth: Bool
 
@@ -85,58 +80,49 @@ def main() -> None:
         return
     for seed in range(options.seeds):
         data = (scenes if options.data == "scenes" else pack)(options.data, options.rows, seed)
-        soft_labels = cross_fitted(data, seed)
         for order in options.orders.split(","):
-            for line in study(data, soft_labels, order, options.answers, seed):
+            for line in study(data, order, options.answers, seed):
                 write(options.out, {"data": data.name, "order": order, "seed": seed, **line})
 
 
-def study(data: Data, soft_labels: SoftLabels, order: str, answers: int, seed: int) -> Iterator[dict[str, Any]]:
+def study(data: Data, order: str, answers: int, seed: int) -> Iterator[dict[str, Any]]:
     draw = np.random.default_rng([seed, 1])
-    known = data.given.copy()
+    answered = np.zeros_like(data.given)
     for asked in range(0, answers + 1, EVERY):
-        predicted, test = train(data, soft_labels(known), known)
-        calibration = calibrate(predicted[data.validation], data.given[data.validation])
-        confidences = calibration.confidences(predicted, known)
-        thresholds = np.array([best_threshold(confidences[:, c]) for c in range(known.shape[1])])
-        open_ = known == 0
-        present = open_ & (confidences >= thresholds)
+        decided = _labels(answered)
+        store = FeatureStore(data.features)
+        fit = fit_features(store, _labels(data.given), answers=decided if asked else None, base="linear", seed=seed)
+        recovered = recover(_run(data, fit.held_out), decisions=decided if asked else None)
+        known, open_ = recovered.known, recovered.known == 0
+        confidences = recovered.calibration.confidences(fit.held_out, known)
+        present = recovered.present(recovered.rows) & open_
         quality = Quality(confidences, present, open_)
+        test = torch.from_numpy(fit.model.presence(data.test))
         yield {"answers": asked, **measures(data, known, present, quality), "test_map": test_map(test, data)}
         state = Round(confidences, present, open_.copy(), data.truth, quality)
         for number, (row, label) in enumerate(ORDERS[order](state, draw)):
             if number == EVERY:
                 break
-            known[row, label] = 1 if data.truth[row, label] else -1
+            answered[row, label] = 1 if data.truth[row, label] else -1
 
 
-def cross_fitted(data: Data, seed: int) -> SoftLabels:
-    """Soft labels given what is known, from models that were not trained on the row's own label."""
-    fit = fit_features(FeatureStore(data.features), _labels(data.given), base="linear", seed=seed)
-    held_out = np.clip(fit.held_out, 1e-6, 1 - 1e-6)
-    calibration = calibrate(held_out, data.given)
-    return lambda known: calibration.confidences(held_out, known)
-
-
-def train(data: Data, soft: Float32, known: npt.NDArray[np.int8]) -> tuple[Float32, torch.Tensor]:
-    """Predictions of the reviewed rows and of the test rows, by a head trained on all but the validation rows."""
-    rows = np.setdiff1d(np.arange(len(known)), data.validation)
-    x, targets = torch.from_numpy(data.features[rows]), torch.from_numpy(soft[rows])
-    shape = (x.shape[1] + 1, targets.shape[1])
-
-    def objective(flat: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-        weight = torch.from_numpy(flat.reshape(shape).astype(np.float32))
-        logits = x @ weight[:-1] + weight[-1]
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(x)
-        rest = (torch.sigmoid(logits) - targets) / len(x)
-        gradient = torch.cat([x.T @ rest + STRENGTH * weight[:-1], rest.sum(0, keepdim=True)])
-        value = float(loss) + 0.5 * STRENGTH * float(weight[:-1].square().sum())
-        return value, gradient.double().numpy().ravel()
-
-    best = minimize(objective, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 60})
-    weight = best.x.reshape(shape)
-    scores = [expit(part @ weight[:-1] + weight[-1]) for part in (data.features, data.test)]
-    return scores[0].astype(np.float32), torch.from_numpy(scores[1])
+def _run(data: Data, held_out: Float32) -> RunFolder:
+    """A finished run on features, with cross-fitted predictions of all rows."""
+    rows, none = np.arange(len(data.given)), np.zeros(0, np.int64)
+    return RunFolder(
+        folder=Path(data.name),
+        record={"method": {"name": "auto"}, "model": {"learners": []}, "k": None},
+        best={},
+        log=[],
+        names=[str(row) for row in rows],
+        labels=_labels(data.given),
+        truth=None,
+        probabilities=held_out,
+        train=rows,
+        validation=none,
+        test=none,
+        source={},
+    )
 
 
 def _labels(known: npt.NDArray[np.int8]) -> Labels:
@@ -206,7 +192,7 @@ ORDERS: dict[str, Order] = {"random": random, "confidence": confidence, "suggest
 
 def pack(path: str, rows: int, seed: int) -> Data:
     """Some training rows of a pack, their observed labels, and its test rows."""
-    data = open_data(path, features="features-lite2-320.npy")
+    data = open_data(path, features=next(Path(path).glob("features*.npy")).name)
     assert data.truth is not None
     some = np.sort(np.random.default_rng([seed, 0]).permutation(np.concatenate([data.train, data.validation]))[:rows])
     features = data.tensor_store.batch
@@ -234,9 +220,8 @@ def _data(
 ) -> Data:
     mean, deviation = features.mean(0), features.std(0) + 1e-6
     standard = lambda x: ((x - mean) / deviation).float().numpy()  # noqa: E731
-    validation = np.arange(0, len(rows), 5)
     truth_of = lambda part: truth.dense(part) > 0  # noqa: E731
-    return Data(name, standard(features), given, truth_of(rows), validation, standard(test), truth_of(test_rows))
+    return Data(name, standard(features), given, truth_of(rows), standard(test), truth_of(test_rows))
 
 
 def figure(results: Path, path: Path) -> None:
