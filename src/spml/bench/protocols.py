@@ -43,6 +43,7 @@ from spml.training.settings import TrainSettings
 from spml.type_checks import check_type
 
 SEARCHES = ("published", "grid", "none", "optuna")
+_DEEPEST = 8  # levels of tables in a file
 TOP = {  # the keys of a file and their types
     **{"title": str, "about": str, "kind": Any, "backbone": str, "image_size": int, "head": str | None},
     **{"seeds": tuple[int, ...], "search": Any, "select_on": Any, "paper": dict | None},
@@ -229,9 +230,25 @@ def read_toml(kind: str, name: str, folder: Path | None = None) -> dict[str, Any
             f"No file {str(path)!r}, and no {kind} of that name. Available {kind}: {', '.join(shipped(kind))}"
         )
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # includes TOMLDecodeError and UnicodeDecodeError
         raise InputError(f"{path}: this is not a valid TOML file ({error})") from None
+    _check_depth(str(path), raw)
+    return raw
+
+
+def _check_depth(where: str, raw: Any) -> None:
+    """Raise `InputError` if tables are nested more deeply than any protocol's; dotted keys nest without limit."""
+    level: list[Any] = [raw]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value)
+            if isinstance(inner, dict | list)
+        ]
+    if level:
+        raise InputError(f"{where}: tables and lists are nested more than {_DEEPEST} levels deep")
 
 
 def change_value(raw: dict[str, Any], change: str) -> None:
@@ -241,10 +258,12 @@ def change_value(raw: dict[str, Any], change: str) -> None:
         raise InputError(f"--set {change} is not of the form key=value, as in --set train.epochs=5")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text
     table = raw
     *above, last = key.split(".")
+    if len(above) >= _DEEPEST or not all([*above, last]):
+        raise InputError(f"--set {change[:80]}: a key has at most {_DEEPEST} parts, none of them empty")
     for part in above:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):

@@ -90,7 +90,8 @@ def stored_network(path: Path, model: dict[str, Any], tensors: Mapping[str, Tens
     for name, tensor in tensors.items():
         if name in wanted and tensor.dtype != wanted[name].dtype:
             raise damaged(path, f"the tensor {name!r} is {tensor.dtype}, expected {wanted[name].dtype}")
-        if not bool(torch.isfinite(tensor).all()):
+        may_be_infinite = name.endswith((".deviation", ".threshold"))  # of a constant feature; of a tree
+        if not bool((~torch.isnan(tensor) if may_be_infinite else torch.isfinite(tensor)).all()):
             raise InputError(
                 f"{path}: the tensor {name!r} is not finite: the training diverged, or the file is damaged"
             )
