@@ -93,11 +93,12 @@ def train(
     encoder : str, optional
         Texts: "tfidf" (default), "words", "chars", "words+chars", "wordllama", or a model of sentence-transformers.
     effort : {"quick", "normal", "thorough"}
-        Images: train a classifier on features of the frozen network, or the whole network. "normal" trains the whole
-        network on a GPU, and on a CPU if it fits into `minutes`. Any of head, epochs, batch_size, learning_rate and
-        settings trains the whole network, too.
+        Images. "quick" trains a classifier on features of the frozen network. "thorough" continues from it with the
+        whole network and keeps the better one. "normal" trains the whole network on a GPU; on a CPU it is "quick", or
+        "thorough" within `minutes`. Any of head, epochs, batch_size, learning_rate and settings trains the whole
+        network alone.
     minutes : float, optional
-        Images on a CPU: time for training the whole network.
+        Images on a CPU: time limit. What remains after the first classifier is used to train the whole network.
     k : float, optional
         Average number of labels per example. Required by some methods; improves `Run.recover`.
     seed : int

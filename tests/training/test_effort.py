@@ -18,39 +18,34 @@ CPU = torch.device("cpu")
 
 
 def plan(effort: str = "normal", **changes: object) -> Plan:
-    options: dict[str, object] = {"rows": 1250, "batch_size": 16, "image_size": 224, "method": "auto"}
-    options |= {"backbone": "lite0", "device": CPU}
+    options: dict[str, object] = {"rows": 1250, "batch_size": 16, "method": "auto", "backbone": "lite0", "device": CPU}
     return plan_training(effort, **(options | changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("changes", "frozen"),
+    ("changes", "stages"),
     [
-        ({}, True),
-        ({"effort": "quick", "device": torch.device("cuda")}, True),
-        ({"effort": "thorough"}, False),
-        ({"device": torch.device("cuda")}, False),
-        ({"method": "em"}, False),
-        ({"backbone": "small"}, False),
-        ({"options": {"epochs": 3}}, False),
-        ({"minutes": 1}, True),
-        ({"minutes": 600}, False),
+        ({}, (True, False)),
+        ({"effort": "quick", "device": torch.device("cuda")}, (True, False)),
+        ({"effort": "thorough"}, (True, True)),
+        ({"effort": "thorough", "device": torch.device("cuda")}, (True, True)),
+        ({"effort": "thorough", "held_out": False}, (False, True)),
+        ({"device": torch.device("cuda")}, (False, True)),
+        ({"method": "em"}, (False, True)),
+        ({"backbone": "small"}, (False, True)),
+        ({"options": {"epochs": 3}}, (False, True)),
+        ({"minutes": 1}, (True, True)),
     ],
 )
-def test_what_is_trained(changes: dict[str, object], frozen: bool) -> None:
-    assert plan(**changes).frozen is frozen  # type: ignore[arg-type]
+def test_what_is_trained(changes: dict[str, object], stages: tuple[bool, bool]) -> None:
+    found = plan(**changes)  # type: ignore[arg-type]
+    assert (found.frozen, found.network) == stages
 
 
 def test_small_sets_get_more_epochs_and_given_epochs_are_kept() -> None:
     gpu = torch.device("cuda")
     assert [plan(device=gpu, rows=rows).epochs for rows in (10, 1600, 100_000)] == [60, 30, 10]
     assert plan(options={"epochs": 3}).epochs == 3
-
-
-def test_minutes_bound_the_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert [plan(minutes=minutes).frozen for minutes in (10, 15, 30)] == [True, False, False]
-    assert 10 <= plan(minutes=15).epochs < plan(minutes=30).epochs
 
 
 @pytest.mark.parametrize(

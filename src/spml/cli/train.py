@@ -54,11 +54,14 @@ def command(
     effort: Annotated[
         str,
         typer.Option(
-            help="Images: quick (classifier on features of the frozen network), thorough (the whole network), or "
-            "normal (the whole network on a GPU, or if it fits into --minutes)."
+            help="Images: quick (classifier on features of the frozen network), thorough (then the whole network from "
+            "it; the better one is kept), or normal (the whole network on a GPU; on a CPU quick, or thorough within "
+            "--minutes)."
         ),
     ] = "normal",
-    minutes: Annotated[float | None, typer.Option(help="Images on a CPU: time for training the whole network.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Images on a CPU: time limit, in which the whole network is trained too.")
+    ] = None,
     k: Annotated[
         float | None,
         typer.Option(help="Average number of labels per example. Required by some methods; improves `recover`."),

@@ -15,7 +15,7 @@ OUTPUTS = "outputs.json"
 RUN_FILES = (
     *("run.json", "names.json", "labels.npz", "given.npz", "decided.npz", "truth.npz"),
     *("best.safetensors", "best-memory.safetensors", "last.safetensors", "predictions.safetensors"),
-    "encoder.safetensors",
+    *("encoder.safetensors", "stages.json"),
 )
 
 

@@ -86,6 +86,18 @@ class RunRecord(TypedDict):
     files: NotRequired[dict[str, str]]
 
 
+class StagesRecord(TypedDict):
+    """stages.json: a training that continues from the classifier on frozen features."""
+
+    request: dict[str, Any]
+    epochs: Size | None
+    """Of fine-tuning, once they have been chosen."""
+    choice: str | None
+    """What is kept and why, once both are trained."""
+    adopting: bool
+    """Whether the files of the second stage are being moved into the run folder."""
+
+
 class BestRecord(TypedDict):
     """The record of best.safetensors; run.json's keys are repeated in it."""
 

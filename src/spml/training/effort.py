@@ -14,16 +14,17 @@ EFFORTS = ("quick", "normal", "thorough")
 
 STEPS = 3000  # of fine-tuning; a small data set gets more epochs
 FEWEST_EPOCHS, MOST_EPOCHS = 10, 60
-CPU_SECONDS = 0.12  # of one core for training on one image of 224×224 pixels with the default network and method
 
 
 class Plan(NamedTuple):
     """What is trained."""
 
     frozen: bool
-    """Whether only a classifier on the features of the frozen backbone is trained."""
+    """Whether a classifier on the features of the frozen backbone is trained, first or alone."""
+    network: bool
+    """Whether the whole network is trained."""
     epochs: int
-    """Of fine-tuning, otherwise."""
+    """Of the whole network; with `minutes`, at most."""
     reason: str
     """One sentence for the user."""
 
@@ -33,10 +34,10 @@ def plan_training(
     *,
     rows: int,
     batch_size: int,
-    image_size: int,
     method: str,
     backbone: str,
     device: torch.device,
+    held_out: bool = True,
     minutes: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
@@ -45,14 +46,17 @@ def plan_training(
     Parameters
     ----------
     effort : {"quick", "normal", "thorough"}
-        "quick" trains a classifier on frozen features, "thorough" the whole network, and "normal" the whole network
-        on a GPU or if it fits into `minutes`.
-    rows, batch_size, image_size : int
-        Training rows, rows per step, side of the images in pixels.
+        "quick" trains a classifier on frozen features, "thorough" continues from it with the whole network and keeps
+        the better one. "normal" trains the whole network on a GPU, and on a CPU it is "thorough" with `minutes` and
+        otherwise "quick".
+    rows, batch_size : int
+        Training rows, rows per step.
     method, backbone : str
     device : torch.device
+    held_out : bool
+        Whether there are held-out rows, which decide what is better.
     minutes : float, optional
-        Time limit; it decides on a CPU alone, where the time of a training can be estimated.
+        Time limit on a CPU.
     options : mapping, optional
         Options that the user gave for training a network, such as epochs or head: it is then trained.
 
@@ -67,13 +71,11 @@ def plan_training(
 
     Examples
     --------
-    >>> plan = plan_training(rows=1250, batch_size=16, image_size=224, method="auto", backbone="lite0",
-    ...                      device=torch.device("cpu"))
-    >>> plan.frozen
-    True
-    >>> plan_training(rows=1250, batch_size=16, image_size=224, method="auto", backbone="lite0",
-    ...               device=torch.device("cuda")).epochs
-    38
+    >>> given = {"rows": 1250, "batch_size": 16, "method": "auto", "backbone": "lite0"}
+    >>> plan_training(device=torch.device("cpu"), **given)[:2]
+    (True, False)
+    >>> plan_training(device=torch.device("cuda"), **given)[:3]
+    (False, True, 38)
     """
     if effort not in EFFORTS:
         raise InputError(f"effort is {effort!r}: it must be one of {', '.join(EFFORTS)}")
@@ -92,19 +94,16 @@ def plan_training(
     enough = min(max(math.ceil(STEPS / per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
     wanted = given.get("epochs") or (enough if thorough or minutes else FEWEST_EPOCHS)
     if effort == "quick":
-        return Plan(True, wanted, "Training a classifier on the features of the frozen network (effort quick).")
-    if given or impossible or thorough or several_processes():
-        return Plan(False, wanted, f"Training the whole network for {wanted} epochs.")
-    needed = rows * FEWEST_EPOCHS * CPU_SECONDS * (image_size / 224) ** 2 / max(torch.get_num_threads(), 1) / 60
-    if minutes is not None and needed <= minutes:
-        affordable = min(wanted, int(FEWEST_EPOCHS * minutes / needed))
-        return Plan(False, affordable, f"Training the whole network for {affordable} epochs, within {minutes:g} min.")
-    return Plan(
-        True,
-        wanted,
-        "Training a classifier on the features of the frozen network: on a CPU, training the whole network would take "
-        f"about {needed:.0f} min or more (effort thorough).",
-    )
+        return Plan(True, False, wanted, "Training a classifier on the features of the frozen network (effort quick).")
+    direct = given or impossible or several_processes() or not held_out
+    if direct or (effort == "normal" and device.type != "cpu"):
+        return Plan(False, True, wanted, f"Training the whole network for {wanted} epochs.")
+    if effort == "normal" and minutes is None:
+        reason = "on a CPU, training the whole network takes much longer (try --minutes 30, or --effort thorough)"
+        return Plan(True, False, wanted, f"Training a classifier on the features of the frozen network: {reason}.")
+    limit = "" if minutes is None else f", within {minutes:g} min"
+    reason = "then the whole network from it"
+    return Plan(True, True, wanted, f"Training a classifier on the features of the frozen network, {reason}{limit}.")
 
 
 def _why_not_frozen(method: str, backbone: str) -> str | None:

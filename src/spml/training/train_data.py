@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from spml.training.device import choose_device, default_precision
 from spml.training.distributed import Processes
 from spml.training.effort import FEWEST_EPOCHS, plan_training, several_processes
 from spml.training.experiment import Experiment
+from spml.training.frozen_first import Budget, train_in_stages
 from spml.training.run_experiment import run_experiment, without_unreadable_rows
 from spml.training.settings import TrainSettings
 from spml.training.train_features import train_features
@@ -86,7 +88,7 @@ def train_data(
     effort : {"quick", "normal", "thorough"}
         For images; see `plan_training`.
     minutes : float, optional
-        For images on a CPU: train the whole network if that fits into this time.
+        For images on a CPU: time limit. What remains after the first classifier is used to train the whole network.
     seed : int
     k : float, optional
         Average number of labels per example.
@@ -141,28 +143,21 @@ def train_data(
             effort,
             rows=len(dataset.train),
             batch_size=train["batch_size"],
-            image_size=image_size,
             method=method,
             backbone=backbone,
             device=chosen,
+            held_out=len(dataset.validation) > 0,
             minutes=minutes,
             options={name: value for name, value in network_options.items() if value is not None},
         )
         notify(plan.reason)
-        if plan.frozen:
-            # before any image is read
-            build_classifier(backbone, len(dataset.classes), image_size=image_size, weights=weights)
-            if dataset.store.on_bad_image == "skip":
-                dataset.store.prepare(progress=progress)
-            dataset = _all_for_training(without_unreadable_rows(dataset, notify))
-            frozen: dict[str, Any] = {"base": "linear", "backbone": backbone, "weights": weights}
-            best = train_features(dataset, out, k=k, seed=seed, **frozen, **shared)
-        else:
-            train["epochs"] = plan.epochs
-            experiment = Experiment(
+        train["epochs"] = plan.epochs
+
+        def experiment(epochs: int) -> Experiment:
+            return Experiment(
                 method,
                 settings or {},
-                _train_settings(len(dataset.train), chosen, train),
+                _train_settings(len(dataset.train), chosen, {**train, "epochs": epochs}),
                 k,
                 data=dataset.name,
                 backbone=backbone,
@@ -170,8 +165,20 @@ def train_data(
                 head=head,
                 image_size=image_size,
             )
+
+        if plan.frozen:
+            # before any image is read
+            build_classifier(backbone, len(dataset.classes), image_size=image_size, weights=weights)
+            if dataset.store.on_bad_image == "skip":
+                dataset.store.prepare(progress=progress)
+            dataset = without_unreadable_rows(dataset, notify)
+            frozen: dict[str, Any] = {"base": "linear", "backbone": backbone, "weights": weights, "k": k, "seed": seed}
+            first = partial(train_features, _all_for_training(dataset), out, **frozen, **shared)
+            budget = Budget(plan.epochs, minutes)
+            best = train_in_stages(dataset, out, first, experiment, budget, **shared) if plan.network else first()
+        else:
             trackers = (tracker(track, out),) if track else ()
-            best = run_experiment(experiment, dataset, out, trackers=trackers, **shared)
+            best = run_experiment(experiment(plan.epochs), dataset, out, trackers=trackers, **shared)
     else:
         if several_processes():
             raise InputError("features and texts are trained by one process: start it without torchrun")

@@ -99,7 +99,7 @@ class Trainer:
         self.progress = progress and self.processes.first
         self.batches = math.ceil(len(training.rows) / self.settings.batch_size)
         self.steps = self.batches * self.settings.epochs
-        self._uses_probes = method.needs.soft_labels and self._supports_probes(classifier)
+        self.uses_probes = method.needs.soft_labels and self._supports_probes(classifier)
         self._keeps_head = start is not None
         self._prepare_method(start)
         self.classifier = classifier.to(self.device).to(memory_format=torch.channels_last)
@@ -122,14 +122,14 @@ class Trainer:
             self.training.labels,
             k=self.k,
             seeds=self.settings.seed,
-            soft_labels=self._uses_probes,
+            soft_labels=self.uses_probes,
             steps=self.steps,
             features=not isinstance(self.training.store, ImageStore),
         )
         self.method.prepare(problem)
         if start is not None:
             values = {name: value.cpu() for name, value in start.items()}
-            self.method.load_state_dict(values, strict=not self._uses_probes)
+            self.method.load_state_dict(values, strict=not self.uses_probes)
         self.method.to(self.device)
 
     def record(self) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class Trainer:
         return self.state.best
 
     def _start_from_probes(self) -> None:
-        if self._uses_probes:
+        if self.uses_probes:
             from spml.training.soft_labels import start_from_probes
 
             start_from_probes(self.state, self.batch_maker, keep_head=self._keeps_head, progress=self.progress)
