@@ -259,7 +259,7 @@ def _observed(given: Labels, known: Labels) -> Labels:
 
 
 Candidates = list[tuple[str, HeldOut]]
-Family = list[Trained]  # learners of one kind, which are averaged
+Family = list[Trained]  # learners that are averaged with equal shares
 
 
 def _auto(task: Task, base: str) -> tuple[Candidates, list[Family]]:
@@ -274,7 +274,7 @@ def _auto(task: Task, base: str) -> tuple[Candidates, list[Family]]:
     if base != "linear":
         forests = _forests(task, families, forced=base == "trees")
         candidates += [(each.name, each.held_out) for each in forests]
-        families += [forests] if forests else []
+        families += [[each] for each in forests]
     return candidates, families
 
 
@@ -309,7 +309,7 @@ def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Candi
     return candidates, trained
 
 
-def _forests(task: Task, others: Sequence[Family], *, forced: bool) -> Family:
+def _forests(task: Task, others: Sequence[Family], *, forced: bool) -> list[Trained]:
     """Forests of several kinds, unless a small one shows that they add nothing to the other learners."""
     kinds = forest_kinds(len(task.rows), task.features.dim, task.targets.shape[1])
     if forced and not kinds:
