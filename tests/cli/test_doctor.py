@@ -46,6 +46,23 @@ def test_doctor_lists_installed_and_missing_packages_of_each_extra(monkeypatch):
     assert "lite" not in output
 
 
+def test_packages_of_train_are_listed_once(monkeypatch):
+    declared = [  # extras that include `train` repeat its packages
+        "timm>=1.0.12; extra == 'hub'",
+        "huggingface_hub>=0.27; extra == 'hub'",
+        "timm>=1.0.12; extra == 'train'",
+    ]
+    output = doctor_output(monkeypatch, declared, {"timm": "1.0.30", "huggingface_hub": "1.0"})
+    assert output.count("timm") == 1
+    assert output.index("│ train") < output.index("│ hub")
+    assert "Install an extra" not in output
+
+
+def test_doctor_names_the_command_that_installs_an_extra(monkeypatch):
+    output = doctor_output(monkeypatch, ["optuna>=4; extra == 'search'"], {})
+    assert 'pip install ".[search]"' in output
+
+
 def test_doctor_works_from_a_source_tree(monkeypatch):
     def requires(name):
         raise doctor.PackageNotFoundError(name)

@@ -17,6 +17,9 @@ def command() -> None:
     extras = list(_extras())
     if extras:
         print_table(("extra", "installed", "missing"), extras, title="Extras")
+        missing = [extra for extra, _, packages in extras if packages]
+        if missing:
+            print(f'Install an extra with, for example: pip install ".[{missing[0]}]" in a checkout of spml.')
 
 
 def _system() -> Iterator[tuple[str, str]]:
@@ -37,10 +40,14 @@ def _system() -> Iterator[tuple[str, str]]:
 
 
 def _extras() -> Iterator[tuple[str, str, str]]:
-    """Each extra with its installed packages, and with those that are missing."""
-    for extra, packages in _packages_by_extra().items():
+    """Each extra with its installed packages, and with those that are missing. Most extras include `train`."""
+    declared = _packages_by_extra()
+    trains = declared.get("train", [])
+    for extra in sorted(declared, key=lambda name: (name != "train", name)):
         installed, missing = [], []
-        for package, wanted in packages:
+        for package, wanted in declared[extra]:
+            if extra != "train" and (package, wanted) in trains:
+                continue  # listed once, with `train`
             try:
                 installed.append(f"{package} {version(package)}")
             except PackageNotFoundError:
