@@ -2,7 +2,19 @@
 
 
 class InputError(ValueError):
-    """A file, row, option or value that cannot be used. The command line prints the message and exits with code 2."""
+    """A file, row, option or value that cannot be used.
+
+    The message names it, states the problem and what to do. The command line prints the message and exits with code 2.
+
+    Examples
+    --------
+    >>> import spml
+    >>> try:
+    ...     spml.load("no/such/run")
+    ... except spml.InputError as error:
+    ...     print("no/such/run" in str(error))
+    True
+    """
 
 
 class DivergedError(InputError):

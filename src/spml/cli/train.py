@@ -134,7 +134,8 @@ def command(
     )
     score = "" if best["score"] is None else f" (held-out score {best['score']:.3f})"
     result = best["summary"] if "summary" in best else f"Best epoch: {best['epoch']}"
-    echo(f"Done. {result}{score}. Next: spml recover {out} --out recovered.csv")
+    echo(f"{result}{score}.")
+    echo(f"Done. Next: spml recover {out} --out recovered.csv")
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:

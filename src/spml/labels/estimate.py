@@ -26,6 +26,11 @@ class KEstimate:
         5th and 95th percentile of the estimate over resampled rows.
     rows : int
         Number of rows it was estimated from.
+
+    Examples
+    --------
+    >>> KEstimate(k=1.5, low=1.2, high=1.9, rows=400).k
+    1.5
     """
 
     k: float

@@ -28,6 +28,11 @@ class LabelCounts(NamedTuple):
     ----------
     positives, negatives, unknowns : arrays of shape (n_classes,), int64
         Number of rows with a positive, a negative and an unknown label.
+
+    Examples
+    --------
+    >>> Labels.from_names(["cat", "dog", "cat"], ["cat", "dog"]).counts().positives
+    array([2, 1])
     """
 
     positives: Int64

@@ -30,6 +30,15 @@ def settings_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 class Loss(nn.Module):
     """A loss function with its settings and a reduction; see `spml.loss`.
 
+    Parameters
+    ----------
+    name : str
+        Name of the loss; `help(spml.loss)` lists all.
+    reduction : {"mean", "sum", "none"}
+        How the values of all entries are reduced; "none" returns one value per entry.
+    **settings
+        Settings of the loss that differ from its defaults.
+
     Examples
     --------
     >>> import torch

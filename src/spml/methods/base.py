@@ -25,7 +25,14 @@ ENOUGH_STEPS = 2000
 
 @dataclass(frozen=True)
 class Clock:
-    """Progress of training. Epochs count from 1, steps from 0.
+    """Progress of training.
+
+    Parameters
+    ----------
+    epoch, epochs : int
+        The current epoch, counted from 1, and the number of epochs.
+    step, steps : int
+        The current step, counted from 0 over the whole training, and the number of steps.
 
     Examples
     --------
@@ -70,6 +77,12 @@ class Needs:
         The cost of a step grows with the number of training rows.
     splits : {"entries", "rows"}, optional
         The objective is a mean over entries, or over whole rows, and can be computed in parts.
+
+    Examples
+    --------
+    >>> needs = Needs(views=("weak", "strong"), k=True)
+    >>> needs.head, needs.labels
+    ('linear', 'positives')
     """
 
     views: tuple[ViewKind, ...] = ("weak",)
@@ -115,6 +128,12 @@ class Problem:
         Number of steps of the whole training, if known.
     features : bool
         A head is trained on features. Otherwise a network is trained on images.
+
+    Examples
+    --------
+    >>> problem = Problem(Labels.from_names(["cat", "dog"], ["cat", "dog"]), k=1.5)
+    >>> problem.rows, problem.k
+    (2, 1.5)
     """
 
     labels: Labels
@@ -174,6 +193,13 @@ class Batch:
         Number of rows of this process divided by an even share, where processes compute the loss of their own rows.
     averaged : callable, optional
         The network with averaged weights in evaluation mode, if the run averages weights.
+
+    Examples
+    --------
+    >>> images = torch.zeros(2, 3, 8, 8)
+    >>> batch = Batch(rows=torch.tensor([4, 7]), labels=torch.tensor([[1, 0], [0, 1]]), views=(images,))
+    >>> len(batch.views)
+    1
     """
 
     rows: Tensor

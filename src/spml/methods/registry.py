@@ -258,6 +258,16 @@ def loss_method(
     ------
     TypeError
         If the function's signature does not fit.
+
+    Examples
+    --------
+    >>> import torch.nn.functional as F
+    >>> def example_loss(logits, labels, *, weight: float = 0.5):
+    ...     positive = (labels > 0).to(logits.dtype)
+    ...     return -positive * F.logsigmoid(logits) - weight * (1 - positive) * F.logsigmoid(-logits)
+    >>> cls = loss_method("doctest-example", example_loss, paper="none", summary="AN with weighted negatives.")
+    >>> METHODS.pop("doctest-example")().settings.weight
+    0.5
     """
     _check_signature(function, defaults)
     step_inputs = set(inspect.signature(function).parameters) & STEP_INPUTS

@@ -26,6 +26,11 @@ class PredictiveValues(NamedTuple):
     ----------
     ppv, npv : float
         Means over classes.
+
+    Examples
+    --------
+    >>> PredictiveValues(ppv=0.8, npv=0.95).ppv
+    0.8
     """
 
     ppv: float
@@ -39,6 +44,11 @@ class PseudoLabelPrecision(NamedTuple):
     ----------
     positive, negative : float
         Share of the assigned positives, and of the assigned negatives, that are correct; nan if there are none.
+
+    Examples
+    --------
+    >>> PseudoLabelPrecision(positive=0.9, negative=1.0).positive
+    0.9
     """
 
     positive: float

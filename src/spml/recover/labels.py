@@ -78,6 +78,17 @@ class Recovered:
         Warnings, one sentence each.
     decided : array of shape (N, L), optional
         Answers of people, if any: +1 yes, −1 no, 0 not answered. `known` includes them.
+
+    Examples
+    --------
+    >>> import spml, tempfile
+    >>> out = tempfile.TemporaryDirectory()
+    >>> run = spml.train("scenes", out=out.name, train=60, test=20, model="small", epochs=1, progress=False)
+    >>> recovered = run.recover()
+    >>> recovered.present([0, 1]).shape, recovered.confidence([0, 1]).shape
+    ((2, 10), (2, 10))
+    >>> len(recovered.names)
+    80
     """
 
     run: str
@@ -102,11 +113,32 @@ class Recovered:
         return self.rule.thresholds
 
     def confidence(self, rows: Any) -> Float32:
-        """Confidences (R, L) of some rows."""
+        """Confidences of some rows.
+
+        Parameters
+        ----------
+        rows : array of int
+            Row numbers of the data.
+
+        Returns
+        -------
+        ndarray of shape (R, L), float32
+            P(present | image, observed labels of the row), in the order of `classes`.
+        """
         return self.confidences[row_indices(rows, len(self.names))]
 
     def present(self, rows: Any) -> Bool:
-        """Whether each label of some rows is observed or recovered, (R, L)."""
+        """Whether each label of some rows is observed or recovered.
+
+        Parameters
+        ----------
+        rows : array of int
+            Row numbers of the data.
+
+        Returns
+        -------
+        ndarray of shape (R, L), bool
+        """
         index = row_indices(rows, len(self.names))
         return self.rule.present(self.confidences[index], self.known[index])
 
