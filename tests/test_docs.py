@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 import torch
+import typer.main
 
 import spml
+from spml.cli import app as command_line
 from spml.losses import LOSSES
 from spml.losses.module import settings_of
 from spml.methods import METHODS
@@ -118,6 +121,34 @@ def test_links_resolve(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.+)$", there.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in map(slug, headings), f"{relative(page)} links to {target}, which has no such heading"
+
+
+# Commands
+
+
+def shell_commands(text: str) -> Iterator[list[str]]:
+    """The `spml` commands in the plain code blocks of a page, as lists of words."""
+    for block in re.findall(r"^```(?:shell|bash)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("spml "):
+                yield shlex.split(line.replace("…", ""), comments=True)
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=relative)
+def test_documented_commands_have_these_options(page: Path) -> None:
+    commands = typer.main.get_command(command_line).commands  # type: ignore[attr-defined]
+    for _, name, *words in shell_commands(page.read_text(encoding="utf-8")):
+        if name.startswith("-") or name == "COMMAND":
+            continue
+        assert name in commands, f"{relative(page)}: spml {name}"
+        known = {option for part in commands[name].params for option in (*part.opts, *part.secondary_opts)}
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+        assert not unknown, f"{relative(page)}: spml {name} has no {unknown}"
+
+
+def test_shell_commands_are_found() -> None:
+    text = "```\nspml train a \\\n    --out b  # comment\nls\n```\n\n```python\nspml = 1\n```\n"
+    assert list(shell_commands(text)) == [["spml", "train", "a", "--out", "b"]]
 
 
 # Methods and their settings
