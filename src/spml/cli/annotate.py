@@ -1,4 +1,4 @@
-"""spml annotate"""
+"""`spml annotate`: label images from nothing, in the browser."""
 
 from pathlib import Path
 from typing import Annotated

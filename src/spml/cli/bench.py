@@ -1,4 +1,4 @@
-"""spml bench"""
+"""`spml bench`: run a protocol or a study, and compare methods."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

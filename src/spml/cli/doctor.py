@@ -1,4 +1,4 @@
-"""spml doctor"""
+"""`spml doctor`: versions, devices and what is missing."""
 
 import re
 from collections.abc import Iterator

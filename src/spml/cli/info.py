@@ -1,4 +1,4 @@
-"""spml info"""
+"""`spml info`: show a run, or the rows and labels of data."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""spml methods"""
+"""`spml methods`: list methods and their settings."""
 
 from typing import TYPE_CHECKING, Annotated
 

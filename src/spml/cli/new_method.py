@@ -1,4 +1,4 @@
-"""spml new-method"""
+"""`spml new-method`: write a package skeleton for a method."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""spml pack"""
+"""`spml pack`: make a benchmark data set from fully labelled data."""
 
 from pathlib import Path
 from typing import Annotated

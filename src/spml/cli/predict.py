@@ -1,4 +1,4 @@
-"""spml predict"""
+"""`spml predict`: label new examples."""
 
 from pathlib import Path
 from typing import Annotated, Any

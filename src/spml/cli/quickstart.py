@@ -1,4 +1,4 @@
-"""spml quickstart"""
+"""`spml quickstart`: the demo on built-in data."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""spml recover"""
+"""`spml recover`: write observed and recovered labels."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""spml report"""
+"""`spml report`: write an HTML report."""
 
 from pathlib import Path
 from typing import Annotated

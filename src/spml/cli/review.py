@@ -1,4 +1,4 @@
-"""spml review"""
+"""`spml review`: confirm or correct recovered labels in the browser."""
 
 from pathlib import Path
 from typing import Annotated

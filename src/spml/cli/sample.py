@@ -1,4 +1,4 @@
-"""spml sample"""
+"""`spml sample`: draw rows to label fully."""
 
 from pathlib import Path
 from typing import Annotated

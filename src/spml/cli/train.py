@@ -1,4 +1,4 @@
-"""spml train"""
+"""`spml train`: train a classifier."""
 
 from pathlib import Path
 from typing import Annotated, Any
