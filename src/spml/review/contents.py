@@ -17,7 +17,7 @@ from spml.predict.evidence import marked_words
 from spml.runs.folder import RunFolder
 
 _LETTERS = 600  # of a text in the grid
-_VALUES, _ALL_VALUES = 6, 40  # of a row: in the grid, and by itself
+_VALUES, _ALL_VALUES = 5, 40  # of a row: in the grid, and by itself
 
 
 class Contents(Protocol):

@@ -46,7 +46,7 @@ export class Grid {
     const wanted = this.kind === "image" ? (width < 500 ? 105 : 168) : Math.min(width, this.kind === "text" ? 330 : 260);
     this.columns = Math.max(1, Math.floor((width + GAP) / (wanted + GAP)));
     this.cellWidth = Math.floor((width - GAP * (this.columns - 1)) / this.columns);
-    this.cellHeight = this.kind === "image" ? Math.round(this.cellWidth * 0.86) + FOOT : { text: 214, values: 196 }[this.kind] ?? 84;
+    this.cellHeight = this.kind === "image" ? Math.round(this.cellWidth * 0.86) + FOOT : { text: 214, values: 168 }[this.kind] ?? 84;
     const lines = Math.ceil(this.length / this.columns);
     this.grid.style.height = `${Math.max(0, lines * (this.cellHeight + GAP) + 4)}px`;
     this.render(true);
@@ -130,7 +130,10 @@ export class Grid {
       return; // the page says so; the cells are filled when they are shown again
     }
     if (items !== this.items) return;
-    cells.forEach((cell, place) => cell.querySelector(".pic").replaceChildren(content(this.kind, contents[place])));
+    cells.forEach((cell, place) => {
+      const title = this.kind === "values" ? el("p", { class: "title" }, cell.title) : "";
+      cell.querySelector(".pic").replaceChildren(title, content(this.kind, contents[place]));
+    });
   }
 
   drop(cell) {

@@ -112,8 +112,11 @@ function interval(title, [value, low, high]) {
 }
 
 function showEstimate() {
-  const quality = state.overview.quality[state.label];
-  $("estimate").replaceChildren(interval("Precision", quality.precision), interval("Recall", quality.recall),
+  const { per_class: answers, open, quality: all } = state.overview, quality = all[state.label];
+  const kept = open[state.label] + answers.yes[state.label];
+  $("estimate").replaceChildren(
+    kept ? interval("Precision", quality.precision) : el("div", {}, el("dt", {}, "No label was recovered")),
+    interval("Recall", quality.recall),
     quality.enough ? el("div", {}, el("dt", { class: "pill" }, "Enough: more answers change little")) : "");
 }
 
