@@ -94,3 +94,24 @@ def test_unknown_ending_is_an_error(decisions, tmp_path):
 
 def test_configuration_escapes_class_names():
     assert '<Choice value="&lt;b&gt;&amp;\'"/>' in label_studio_config(SUBJECT.classes)
+
+
+def test_texts_are_exported_as_texts_and_found_by_their_text(tmp_path):
+    subject, texts = Subject(["1", "2", "3"], ("billing", "login")), ["an <b>invoice</b>", "twice", "twice"]
+    with Decisions(tmp_path / "one.db", subject) as decisions:
+        decisions.record([Question(0, 0, 1), Question(0, 1, -1)], who="Ada")
+        export_decisions(decisions, tmp_path / "tasks.json", texts=texts)
+        (task,) = json.loads((tmp_path / "tasks.json").read_text())
+    assert task["data"]["text"] == "an <b>invoice</b>"
+    assert {result["to_name"] for result in task["annotations"][0]["result"]} == {"text"}
+    choices = [{"from_name": "topic", "to_name": "text", "type": "choices", "value": {"choices": ["login"]}}]
+    exported = [{"id": 7, "data": {"text": texts[0]}, "annotations": [{"id": 3, "completed_by": 1, "result": choices}]}]
+    (tmp_path / "export.json").write_text(json.dumps(exported))
+    with Decisions(tmp_path / "two.db", subject) as decisions:
+        assert import_label_studio(decisions, tmp_path / "export.json", texts=texts) == 1
+        np.testing.assert_array_equal(decisions.labels().dense(), [[0, 1], [0, 0], [0, 0]])
+        exported[0]["data"]["text"] = "twice"
+        (tmp_path / "export.json").write_text(json.dumps(exported))
+        with pytest.raises(InputError, match="add its name"):
+            import_label_studio(decisions, tmp_path / "export.json", texts=texts)
+    assert '<Text name="text" value="$text"/>' in label_studio_config(["billing"], texts=True)

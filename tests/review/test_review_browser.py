@@ -6,7 +6,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+import spml
 from spml.data.stores.images import ImageStore
+from spml.runs.folder import open_run
 from support.recovery import World
 from support.review_server import review_app, serving
 
@@ -240,3 +242,102 @@ def test_dark_mode_phone_width_and_names_for_screen_readers(chromium, address):
         tree = page.locator("main").aria_snapshot()
         assert "listbox" in tree
         assert "confidence" in tree
+
+
+# WCAG 2.2 contrast of every visible text with its background; answered cells are faded on purpose.
+CONTRAST = """() => {
+  const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+    return [r, g, b, a / 255];
+  };
+  const over = (top, below) => top.slice(0, 3).map((value, i) => top[3] * value + (1 - top[3]) * below[i]);
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const background = (node) => {
+    if (!node) return [255, 255, 255];
+    return over(rgba(getComputedStyle(node).backgroundColor), background(node.parentElement));
+  };
+  const poor = [];
+  let checked = 0;
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !node.checkVisibility({ checkOpacity: true })) continue;
+    if (node.closest('.spoken, .skip, [data-answer], :disabled, option')) continue;
+    const below = background(node), colour = over(rgba(getComputedStyle(node).color), below);
+    const [high, low] = [light(colour), light(below)].sort((a, b) => b - a);
+    const ratio = (high + 0.05) / (low + 0.05);
+    checked += 1;
+    if (ratio < 4.5) poor.push(`${ratio.toFixed(2)} ${node.className}: ${walker.currentNode.data.trim()}`);
+  }
+  if (checked < 10) poor.push(`only ${checked} texts were checked`);
+  return poor;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_texts_have_enough_contrast(chromium, address, theme):
+    with window(chromium, address, color_scheme=theme) as page:
+        cells(page).nth(0).click()
+        assert page.evaluate(CONTRAST) == []
+        page.click("#view-row")
+        page.wait_for_selector("#row-labels li.current")
+        assert page.evaluate(CONTRAST) == []
+        page.keyboard.press("?")
+        page.wait_for_selector("#keys[open]")
+        assert page.evaluate(CONTRAST) == []
+
+
+def test_everything_is_reached_by_the_tab_key_in_a_sensible_order(chromium, address):
+    with window(chromium, address) as page:
+        reached = []
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            focused = page.evaluate("() => document.activeElement.id || document.activeElement.closest('[id]')?.id")
+            if focused not in reached:
+                reached.append(focused)
+        wanted = ["view-label", "who", "find-label", "labels", "order", "shown", "renew", "grid", "yes", "undo"]
+        assert [each for each in reached if each in wanted] == wanted
+
+
+def test_texts_with_marked_words(chromium, tmp_path):
+    table = tmp_path / "tickets.csv"
+    words = {"billing": "invoice", "login": "password"}
+    lines = [f'"please check the <b>{word}</b> number {n}",{label}' for n in range(40) for label, word in words.items()]
+    table.write_text("text,label\n" + "\n".join(lines) + "\n")
+    spml.train(table, out=tmp_path / "run", base="linear", device="cpu", progress=False)
+    with review_app(open_run(tmp_path / "run"), tmp_path / "review.db") as app, serving(app.asgi) as address:
+        with window(chromium, address) as page:
+            page.wait_for_selector(".cell mark")
+            assert page.evaluate(CONTRAST) == []
+            page.select_option("#shown", "all")
+            page.locator("#labels button", has_text="billing").click()
+            page.wait_for_function("() => document.querySelector('#label-name').textContent === 'billing'")
+            page.focus("#grid")
+            page.keyboard.press("n")
+            saved(page, 1)
+            page.keyboard.press("o")
+            page.wait_for_selector("#row-content .whole")
+            assert "please check the <b>" in page.inner_text("#row-content")
+            page.keyboard.press("ArrowDown")
+            page.wait_for_function("() => !document.querySelector('#row-legend').hidden")
+        phone = {"viewport": {"width": 375, "height": 720}, "has_touch": True, "is_mobile": True}
+        with window(chromium, address, **phone) as page:
+            page.wait_for_selector(".cell .words")
+            assert page.evaluate("() => document.documentElement.scrollWidth") <= 375
+            assert page.locator(".top").bounding_box()["height"] < 110
+
+
+def test_values_of_features(chromium, tables, tmp_path):
+    with (
+        review_app(open_run(tables / "on-features"), tmp_path / "review.db") as app,
+        serving(app.asgi) as address,
+        window(chromium, address) as page,
+    ):
+        page.wait_for_selector(".cell .values th")
+        assert "feature" in page.locator(".cell .values").first.inner_text()
+        page.click("#view-row")
+        page.wait_for_selector(".whole .values .part i")
+        assert page.evaluate(CONTRAST) == []

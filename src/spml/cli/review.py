@@ -45,6 +45,7 @@ def command(
 
     Every answer is saved at once. `spml train DATA --decisions review.db` learns from the answers.
     """
+    from spml.data.stores.texts import TextStore
     from spml.review.app import ReviewApp, open_decisions, subject_of
     from spml.review.exchange import check_export, export_decisions, import_label_studio, read_label_studio
     from spml.runs.folder import open_run
@@ -52,19 +53,22 @@ def command(
     if rest_absent and import_ is None:
         raise InputError("--rest-absent applies only to --import")
     finished = open_run(run)
+    texts = None
+    if (import_ or export) and isinstance(finished.store, TextStore):
+        texts = finished.store.texts()
     if import_ is not None:  # both are checked before a database is created
-        read_label_studio(import_, subject_of(finished))
+        read_label_studio(import_, subject_of(finished), texts)
     if export is not None:
         check_export(export)
     with open_decisions(finished, decisions) as answers:
         if import_ is not None:
-            number = import_label_studio(answers, import_, rest_absent=rest_absent)
+            number = import_label_studio(answers, import_, texts=texts, rest_absent=rest_absent)
             typer.echo(f"New answers: {number:,}, in {answers.path}")
         if export is not None:
             from spml.runs.outputs import writing_output
 
             with writing_output(export, run, force=force):
-                number = export_decisions(answers, export, allow_formulas=allow_formulas)
+                number = export_decisions(answers, export, texts=texts, allow_formulas=allow_formulas)
             typer.echo(f"Answers: {number:,}, in {export}")
         if import_ is None and export is None:
             app = ReviewApp(finished, answers, who or login_name())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 from xml.sax.saxutils import quoteattr
@@ -20,7 +20,14 @@ PRESENT, ABSENT = "labels", "absent"
 """Names of the two lists of choices in Label Studio."""
 
 
-def export_decisions(decisions: Decisions, path: Path, *, history: bool = False, allow_formulas: bool = False) -> int:
+def export_decisions(
+    decisions: Decisions,
+    path: Path,
+    *,
+    texts: Sequence[str] | None = None,
+    history: bool = False,
+    allow_formulas: bool = False,
+) -> int:
     """Write the decisions that count to a file.
 
     Parameters
@@ -29,6 +36,8 @@ def export_decisions(decisions: Decisions, path: Path, *, history: bool = False,
     path : Path
         .csv or .parquet: one line per decision, with the columns name, label, answer, who, at, confidence, model, row,
         id; .json: Label Studio tasks with annotations, for the configuration of `label_studio_config`.
+    texts : sequence of str, optional
+        The text of every row, if the data is texts: Label Studio tasks then show texts instead of images.
     history : bool
         CSV and parquet: every decision ever made, also those that were changed or undone later.
     allow_formulas : bool
@@ -48,7 +57,7 @@ def export_decisions(decisions: Decisions, path: Path, *, history: bool = False,
     chosen = decisions.since() if history and form != "label-studio" else decisions.current()
     with atomic_path(path) as temporary, explain_write_errors(path):
         if form == "label-studio":
-            tasks = _tasks(decisions, chosen)
+            tasks = _tasks(decisions, chosen, texts)
             temporary.write_text(json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         else:
             _write_table(decisions, chosen, temporary, form, allow_formulas)
@@ -63,8 +72,14 @@ def check_export(path: Path) -> str:
     return form
 
 
-def label_studio_config(classes: Iterable[str]) -> str:
+def label_studio_config(classes: Iterable[str], *, texts: bool = False) -> str:
     """The labelling configuration of a Label Studio project in which labels can be marked as present or absent.
+
+    Parameters
+    ----------
+    classes : iterable of str
+    texts : bool
+        Whether tasks are texts instead of images.
 
     Examples
     --------
@@ -82,24 +97,30 @@ def label_studio_config(classes: Iterable[str]) -> str:
     </View>
     <BLANKLINE>
     """
+    kind = "Text" if texts else "Image"
+    shown = kind.lower()
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
     lists = "".join(
-        f'  <Header value="{title}"/>\n  <Choices name="{name}" toName="image" choice="multiple">\n{choices}\n'
+        f'  <Header value="{title}"/>\n  <Choices name="{name}" toName="{shown}" choice="multiple">\n{choices}\n'
         "  </Choices>\n"
         for name, title in ((PRESENT, "Present"), (ABSENT, "Absent"))
     )
-    return f'<View>\n  <Image name="image" value="$image"/>\n{lists}</View>\n'
+    return f'<View>\n  <{kind} name="{shown}" value="${shown}"/>\n{lists}</View>\n'
 
 
-def import_label_studio(decisions: Decisions, path: Path, *, rest_absent: bool = False) -> int:
+def import_label_studio(
+    decisions: Decisions, path: Path, *, texts: Sequence[str] | None = None, rest_absent: bool = False
+) -> int:
     """Record the annotations of tasks that Label Studio exported as JSON.
 
     Parameters
     ----------
     decisions : Decisions
     path : Path
-        The export. A task belongs to the row whose name is its `name`, `image` or `text`, or ends its image's address.
-        Choices of the list `absent` are answers no; all other choices are answers yes.
+        The export. A task belongs to the row whose name is its `name`, `image` or `text`, or ends its image's address,
+        or to the only row with its text. Choices of the list `absent` are answers no; all others are answers yes.
+    texts : sequence of str, optional
+        The text of every row, if the data is texts.
     rest_absent : bool
         Whether labels that an annotation does not mention are answers no. By default they stay open.
 
@@ -113,7 +134,7 @@ def import_label_studio(decisions: Decisions, path: Path, *, rest_absent: bool =
     InputError
         If the file is not such an export, or a task or choice is not part of the data. Nothing is recorded then.
     """
-    annotations = read_label_studio(path, decisions.subject)
+    annotations = read_label_studio(path, decisions.subject, texts)
     known = {(decision.row, decision.label): decision.answer for decision in decisions.current()}
     actions: list[tuple[str, list[Question]]] = []
     for annotation in annotations:
@@ -162,7 +183,7 @@ class _Task(TypedDict):
     annotations: NotRequired[list[_Annotation] | None]
 
 
-def read_label_studio(path: Path, subject: Subject) -> list[Annotation]:
+def read_label_studio(path: Path, subject: Subject, texts: Sequence[str] | None = None) -> list[Annotation]:
     """Read the annotations of tasks that Label Studio exported as JSON; see `import_label_studio`."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
@@ -173,7 +194,7 @@ def read_label_studio(path: Path, subject: Subject) -> list[Annotation]:
         raise InputError(f"{path} is not a list of Label Studio tasks ({error}): export the project as JSON") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON ({error})") from None
-    rows, classes = _Names(subject.names), {name: c for c, name in enumerate(subject.classes)}
+    rows, classes = _Names(subject.names, texts or ()), {name: c for c, name in enumerate(subject.classes)}
     found: list[Annotation] = []
     for number, task in enumerate(tasks, start=1):
         place = f"{path}, task {number}"
@@ -210,16 +231,17 @@ def _write_table(decisions: Decisions, chosen: list[Decision], path: Path, form:
         parquet.write_table(table, path)
 
 
-def _tasks(decisions: Decisions, chosen: list[Decision]) -> list[dict[str, Any]]:
+def _tasks(decisions: Decisions, chosen: list[Decision], texts: Sequence[str] | None) -> list[dict[str, Any]]:
     """One task per row with a decision, and one annotation per person."""
+    shown, names = "image" if texts is None else "text", decisions.subject.names
     by_row: defaultdict[int, defaultdict[str, list[Decision]]] = defaultdict(lambda: defaultdict(list))
     for decision in chosen:
         by_row[decision.row][decision.who].append(decision)
     return [
         {
-            "data": {"image": (name := decisions.subject.names[row]), "name": name, "row": row},
+            "data": {shown: names[row] if texts is None else texts[row], "name": names[row], "row": row},
             "annotations": [
-                {"completed_by": {"email": who}, "result": _results(decisions.subject.classes, theirs)}
+                {"completed_by": {"email": who}, "result": _results(decisions.subject.classes, theirs, shown)}
                 for who, theirs in people.items()
             ],
         }
@@ -227,12 +249,12 @@ def _tasks(decisions: Decisions, chosen: list[Decision]) -> list[dict[str, Any]]
     ]
 
 
-def _results(classes: tuple[str, ...], decisions: list[Decision]) -> list[dict[str, Any]]:
+def _results(classes: tuple[str, ...], decisions: list[Decision], shown: str) -> list[dict[str, Any]]:
     results = []
     for name, answer in ((PRESENT, ANSWERS["yes"]), (ABSENT, ANSWERS["no"])):
         choices = [classes[decision.label] for decision in decisions if decision.answer == answer]
         if choices:
-            value = {"from_name": name, "to_name": "image", "type": "choices", "value": {"choices": choices}}
+            value = {"from_name": name, "to_name": shown, "type": "choices", "value": {"choices": choices}}
             results.append({"id": f"row{decisions[0].row}-{name}", **value})
     return results
 
@@ -265,23 +287,31 @@ def _annotator(annotation: _Annotation) -> str:
 class _Names:
     """Finds the row of a Label Studio task."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], texts: Sequence[str]) -> None:
         self.rows = {name: row for row, name in enumerate(names)}
+        by_text: defaultdict[str, list[int]] = defaultdict(list)
+        for row, text in enumerate(texts):
+            by_text[text.strip()].append(row)
+        self.texts = {text: rows[0] for text, rows in by_text.items() if len(rows) == 1}
         ends: defaultdict[str, list[int]] = defaultdict(list)
         for name, row in self.rows.items():
             ends[name.rpartition("/")[2]].append(row)
         self.ends = {end: rows[0] for end, rows in ends.items() if len(rows) == 1}
 
     def find(self, data: dict[str, Any], place: str) -> int:
-        """The row, by its name, or by the end of an address if only one name ends like that."""
+        """The row, by its name, its text, or the end of an address; the last two if only one row has it."""
         candidates = [str(data[key]) for key in ("name", "image", "text") if data.get(key)]
         for candidate in candidates:
             if candidate in self.rows:
                 return self.rows[candidate]
+        if (text := str(data.get("text", "")).strip()) in self.texts:
+            return self.texts[text]
         for candidate in candidates:
             end = candidate.partition("?")[0].rpartition("/")[2]
             uploaded = end.partition("-")[2]  # Label Studio puts eight digits and a hyphen before uploaded files
             for name in (end, uploaded):
                 if name in self.ends:
                     return self.ends[name]
-        raise InputError(f"{place}: no row is named {candidates[0] if candidates else ''!r}: add its name to the task")
+        name = candidates[0] if candidates else ""
+        name = name if len(name) <= 80 else f"{name[:80]}…"
+        raise InputError(f"{place}: no row is named {name!r}: add its name to the task")
