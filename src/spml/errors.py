@@ -1,5 +1,8 @@
 """Errors for bad input. Each message states the problem and what to do."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class InputError(ValueError):
     """A file, row, option or value that cannot be used.
@@ -19,6 +22,21 @@ class InputError(ValueError):
 
 class DivergedError(InputError):
     """The training loss is no longer finite. Other settings, such as a lower learning rate, may help."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return the message for a name that does not exist: the most similar one if there is one, and all.
+
+    Examples
+    --------
+    >>> unknown_name("loss", "EM", ["an", "em"])
+    "No loss named 'EM'; did you mean 'em'? Available losses: an, em."
+    """
+    names = sorted(known)
+    similar = difflib.get_close_matches(name.lower().replace("_", "-"), names, n=1)
+    hint = f"; did you mean {similar[0]!r}?" if similar else "."
+    plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
+    return f"No {kind} named {name!r}{hint} Available {plural}: {', '.join(names)}."
 
 
 _TRAINING_PACKAGES = ("PIL", "msgspec", "pyarrow", "scipy", "sklearn", "timm", "torchvision")

@@ -123,11 +123,11 @@ def test_real_packs() -> None:
 
 
 def test_ambiguous_or_unsupported_data_raises(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file or folder") as error:
+    with pytest.raises(InputError, match="no such file or folder"):
         open_data(tmp_path / "absent")
-    assert all(form.description in str(error.value) for form in FORMATS.values())
-    with pytest.raises(InputError, match="no supported data in this folder"):
+    with pytest.raises(InputError, match="no supported data in this folder") as error:
         open_data(tmp_path)
+    assert all(form.description in str(error.value) for form in FORMATS.values())
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(InputError, match="this type of file is not supported"):
         open_data(tmp_path / "notes.txt")

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from spml.data.augment import ViewSettings
-from spml.errors import InputError
+from spml.errors import InputError, unknown_name
 from spml.methods import METHODS, method
 from spml.training.examples import check_on_features
 from spml.training.experiment import Experiment, LinearInit
@@ -153,8 +153,7 @@ class Protocol:
         """The given entries, or all. A method that the protocol does not list is used with its defaults."""
         for name in names or ():
             if name not in self.methods and name not in METHODS:
-                known = sorted({*self.methods, *METHODS})
-                raise InputError(f"No method named {name!r}. Available methods: {', '.join(known)}")
+                raise InputError(unknown_name("method", name, {*self.methods, *METHODS}))
         return list(self.methods) if names is None else list(names)
 
     def search_of(self, entry: str, data: str, search: str) -> Search:

@@ -19,7 +19,7 @@ def command() -> None:
         print_table(("extra", "installed", "missing"), extras, title="Extras")
         missing = [extra for extra, _, packages in extras if packages]
         if missing:
-            print(f'Install an extra with, for example: pip install ".[{missing[0]}]" in a checkout of spml.')
+            print(f"Install an extra with, for example: pip install 'spml[{missing[0]}]'")
 
 
 def _system() -> Iterator[tuple[str, str]]:

@@ -97,7 +97,8 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
 
 def _detect(path: Path) -> str:
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder. Supported data: {_described(FORMATS)}.")
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise InputError(f"{path}: no such file or folder{where}")
     if path.is_file():
         if path.suffix.lower() not in _BY_SUFFIX:
             raise InputError(f"{path}: this type of file is not supported. Supported data: {_described(FORMATS)}.")

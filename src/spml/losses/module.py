@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from spml.errors import InputError
+from spml.errors import InputError, unknown_name
 from spml.losses.names import LOSSES
 from spml.losses.robust import RobustSchedule
 from spml.type_checks import check_type, hints_of
@@ -56,7 +56,7 @@ class Loss(nn.Module):
                 f"{name!r} is a method, not a loss: it needs its own state or head. Use spml.method({name!r})."
             )
         if name not in LOSSES:
-            raise InputError(f"No loss named {name!r}. Available losses: {', '.join(sorted(LOSSES))}.")
+            raise InputError(unknown_name("loss", name, LOSSES))
         if reduction not in ("none", "mean", "sum"):
             raise InputError(f"reduction must be 'none', 'mean' or 'sum', not {reduction!r}")
         self.name, self.reduction, self.settings = name, reduction, settings
@@ -126,7 +126,8 @@ class Loss(nn.Module):
         if labels.shape != logits.shape and not same_for_all_heads:
             raise InputError(
                 f"labels must have the shape of the logits, {tuple(logits.shape)}, with +1, -1 or 0 for every class, "
-                f"not {tuple(labels.shape)}: convert class indices with Labels.from_indices"
+                f"not {tuple(labels.shape)}: convert class indices with Labels.from_indices, or with "
+                f"torch.nn.functional.one_hot(labels, {logits.shape[-1]})"
             )
 
     def _check_values(self, labels: Tensor) -> None:

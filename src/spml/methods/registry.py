@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from spml.errors import InputError
+from spml.errors import InputError, unknown_name
 from spml.losses.activation import Activation
 from spml.losses.module import settings_of
 from spml.methods.base import Clock, Method, Needs, check_class, mean_entry
@@ -166,8 +166,7 @@ def method(name: str, /, **settings: Any) -> Method:
     Settings(entropy_weight=0.1)
     """
     if name not in METHODS:
-        message = f"No method named {name!r}. Available methods: {', '.join(sorted(METHODS))}."
-        raise InputError(" ".join([message, *_broken.values()]))
+        raise InputError(" ".join([unknown_name("method", name, METHODS), *_broken.values()]))
     return METHODS[name](**settings)
 
 
