@@ -171,7 +171,7 @@ def confidence(state: Round, draw: np.random.Generator) -> Iterator[tuple[int, i
 
 def suggested(state: Round, draw: np.random.Generator) -> Iterator[tuple[int, int]]:
     while state.open.any():
-        gain = expected_gain(state.quality.probabilities(state.confidences), state.open)
+        gain = expected_gain(state.quality.probabilities(state.confidences), state.present, state.open)
         for row, label in _highest(gain, min(RENEWED, int(state.open.sum()))):
             yield row, label
             state.quality.answer(row, label, 1 if state.truth[row, label] else -1)

@@ -26,9 +26,9 @@ def world(kind, seed):
     return expit(shown).astype(np.float32), present
 
 
-def questions(order, quality, confidences, open_, draw):
+def questions(order, quality, confidences, recovered, open_, draw):
     key = {
-        "suggested": lambda: expected_gain(quality.probabilities(confidences), open_),
+        "suggested": lambda: expected_gain(quality.probabilities(confidences), recovered, open_),
         "confident": lambda: confidences,
         "random": lambda: draw.random(confidences.shape),
     }[order]()
@@ -42,7 +42,7 @@ def coverage(kind, order, answers, seed):
     recovered, open_ = confidences >= 0.5, np.ones(truth.shape, bool)
     quality, draw = Quality(confidences, recovered, open_.copy()), np.random.default_rng([seed, 6])
     for _ in range(answers // ROUND):
-        for row, label in questions(order, quality, confidences, open_, draw):
+        for row, label in questions(order, quality, confidences, recovered, open_, draw):
             quality.answer(int(row), int(label), 1 if truth[row, label] else -1)
             open_[row, label] = False
     inside = []
@@ -107,3 +107,26 @@ def test_most_likely_curves_maximise_the_posterior():
     best = minimize(negative, np.zeros(3 * len(knots)), method="BFGS", options={"gtol": 1e-4}).x.reshape(3, -1)
     expected = np.stack([centres + np.interp(centres, knots, best[0] + each) for each in best[1:]])
     np.testing.assert_allclose(fit.logits(), expected, atol=0.03)
+
+
+@pytest.mark.parametrize("kind", ["right", "too high", "shifted by class", "bent"])
+@pytest.mark.parametrize("least", [0.5, 0.75])
+def test_suggested_questions_need_at_most_half_of_the_answers_of_random_ones(kind, least):
+    """F1 of all labels, answers included, after 300 suggested and 600 random answers."""
+
+    def reached(order, answers, seed):
+        confidences, truth = world(kind, seed)
+        recovered, open_ = confidences >= least, np.ones(truth.shape, bool)
+        quality, draw = Quality(confidences, recovered, open_.copy()), np.random.default_rng([seed, 6])
+        for _ in range(answers // ROUND):
+            for row, label in questions(order, quality, confidences, recovered, open_, draw):
+                quality.answer(int(row), int(label), 1 if truth[row, label] else -1)
+                open_[row, label] = False
+        kept = (truth & ~open_) | (recovered & open_)
+        return 2 * (kept & truth).sum() / (kept.sum() + truth.sum())
+
+    suggested, at_random = (
+        np.mean([reached(order, answers, seed) for seed in range(3)])
+        for order, answers in (("suggested", 300), ("random", 600))
+    )
+    assert suggested > at_random + 0.005

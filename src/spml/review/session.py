@@ -112,7 +112,8 @@ class Review:
         """The expected gain of every question (R, L), given all answers."""
         with self._lock:
             if self._gain is None or renew:
-                self._gain = expected_gain(self._quality.probabilities(self._confidences), self._open)
+                probabilities = self._quality.probabilities(self._confidences)
+                self._gain = expected_gain(probabilities, self._believed, self._open)
             return self._gain
 
     def overview(self) -> dict[str, Any]:
