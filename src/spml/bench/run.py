@@ -64,6 +64,9 @@ def run(
     BenchTable
         The table of results; `out` holds it as table.md and table.csv, all runs as runs.csv, and report.html.
     """
+    places = [(each.path if each.path.is_dir() else each.path.parent).resolve() for each in plan.sources]
+    if out.resolve() in places and not (out / "runs").exists():
+        raise InputError(f"--out {out} is the folder of the data: use another folder")
     with lock_folder(out):
         runner = Runner(plan.sources, out / "runs", device=device, workers=workers, notify=notify)
         at_once = OPTUNA_HEADS if plan.protocol.features else workers
@@ -83,6 +86,10 @@ def _write(plan: Plan, runner: Runner, results: Sequence[RunResult], out: Path) 
         raise InputError(compare.explain_diverged(results) or f"no run has a value for {MEASURES[measures[0]]}")
     rows = compare.run_rows(results, origin_of(str(choose_device(runner.device))), plan.protocol.name)
     notes = _notes(plan, runner, results, lines, MEASURES[measures[0]])
+    charts = plan.study.charts([row for row in rows if row["chosen"]]) if plan.study else []
+    measured, report = MEASURES[measures[0]], out / "report.html"
+    # The report reads the runs again: if one of them is damaged, no file has been written yet.
+    compare.write_report(report, plan.title, plan.where, lines, measured, notes, charts, results, runner)
     compare.write_csv(out / "runs.csv", rows)
     table = [row for measure, found in by_measure.items() for row in compare.table_rows(found, measure)]
     compare.write_csv(out / "table.csv", table)
@@ -92,9 +99,6 @@ def _write(plan: Plan, runner: Runner, results: Sequence[RunResult], out: Path) 
         compare.write_csv(out / "intervals.csv", interval_rows(plan.datasets))
     header, cells = compare.shown_rows(lines)
     write_text(out / "table.md", compare.markdown(plan.title, header, cells, notes))
-    charts = plan.study.charts([row for row in rows if row["chosen"]]) if plan.study else []
-    measured, report = MEASURES[measures[0]], out / "report.html"
-    compare.write_report(report, plan.title, plan.where, lines, measured, notes, charts, results, runner)
     return BenchTable(plan.title, header, cells, notes)
 
 
