@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spml as package
-from support.attacks import FAULTS, copy, features_of, matrix, snapshot
+from support.attacks import FAULTS, copy, features_of, folder, matrix, snapshot, texts
 from support.command import run as run_command
 
 Spml = Callable[..., tuple[int, str]]
@@ -81,6 +81,44 @@ def test_damaged_run(file: str, fault: str, finished: Path, spml: Spml, tmp_path
     FAULTS[fault](run / file, random.Random(f"{file} {fault}"))
     for command in commands(run, root).values():
         check(spml, root, *command)
+
+
+OTHER_RUNS = {
+    "texts": ("encoder.safetensors", "best.safetensors", "run.json"),
+    "images": ("best.safetensors", "predictions.safetensors", "log.jsonl"),
+}
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """A run on texts and one on images, and what they predict."""
+    root = tmp_path_factory.mktemp("others")
+    (root / "texts").mkdir()
+    options: dict[str, Any] = {"progress": False, "device": "cpu"}
+    sentences, photos = texts(root / "texts"), folder(root / "photos")
+    package.train(sentences, out=root / "of-texts", base="linear", **options)
+    package.train(photos, out=root / "of-images", method="em", model="small", size=12, epochs=1, **options)
+    return {"texts": (root / "of-texts", sentences), "images": (root / "of-images", photos / "cat")}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("kind", "file"), [(kind, file) for kind, files in OTHER_RUNS.items() for file in files])
+@pytest.mark.parametrize("digests", [True, False], ids=["with digests", "without digests"])
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore::spml.runs.folder.RunWarning")
+def test_damaged_run_on_texts_or_images(
+    kind: str, file: str, fault: str, digests: bool, others: dict[str, tuple[Path, Path]], spml: Spml, tmp_path: Path
+) -> None:
+    source, inputs = others[kind]
+    root = tmp_path / "place"
+    run = copy(source, root / "run")
+    if not digests:  # as earlier versions wrote it
+        record = json.loads((run / "run.json").read_text())
+        record.pop("files")
+        (run / "run.json").write_text(json.dumps(record))
+    FAULTS[fault](run / file, random.Random(f"{kind} {file} {fault}"))
+    check(spml, root, "predict", run, inputs, "--out", root / "p.csv", "--device", "cpu")
+    check(spml, root, "recover", run, "--out", root / "r.csv")
 
 
 JSON = st.recursive(
@@ -205,6 +243,6 @@ def test_odd_outputs(
 def test_at_least_five_hundred_cases(names: list[str]) -> None:
     from support.attacks import FORMATS
 
-    data = len(FORMATS) * len(FAULTS) * 2
-    runs = len(FAULTS) * len(set(FILES) & set(names))
-    assert data + runs + 60 + len(TRAIN) + 3 * len(OUTPUTS) >= 500
+    data = len(FORMATS) * len(FAULTS)
+    runs = len(FAULTS) * (len(set(FILES) & set(names)) + 2 * sum(map(len, OTHER_RUNS.values())))
+    assert data + runs + len(TRAIN) + 3 * len(OUTPUTS) >= 500

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,43 @@ def texts(root: Path) -> Path:
     return root / "t.csv"
 
 
+def _labels_of_pack(root: Path) -> None:
+    observed = np.arange(ROWS) % 3
+    np.savez(
+        root / "labels.npz",
+        image=np.array([f"{row:02}" for row in range(ROWS)]),
+        classes=np.array(CLASSES),
+        labels=np.eye(3, dtype=np.uint8)[observed],
+        observed=observed,
+        train=np.arange(12),
+        validation=np.arange(12, 16),
+        test=np.arange(16, ROWS),
+    )
+
+
+def image_pack(root: Path) -> Path:
+    _labels_of_pack(root)
+    for row in range(ROWS):
+        image(root / f"{row:02}.png", row)
+    with zipfile.ZipFile(root / "images.zip", "w") as archive:
+        for row in range(ROWS):
+            archive.write(root / f"{row:02}.png", f"{row:02}.png")
+            (root / f"{row:02}.png").unlink()
+    return root
+
+
+def feature_pack(root: Path) -> Path:
+    _labels_of_pack(root)
+    np.save(root / "features.npy", features_of())
+    return root
+
+
+def text_pack(root: Path) -> Path:
+    _labels_of_pack(root)
+    (root / "texts.jsonl").write_text("".join(json.dumps(f"a text about {name}") + "\n" for name in labels_of()))
+    return root
+
+
 FORMATS: dict[str, Callable[[Path], Path]] = {
     "folder": folder,
     "table": table,
@@ -112,6 +150,9 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "coco": coco,
     "voc": voc,
     "texts": texts,
+    "pack of images": image_pack,
+    "pack of features": feature_pack,
+    "pack of texts": text_pack,
 }
 
 

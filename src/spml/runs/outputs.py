@@ -54,7 +54,12 @@ def check_overwrite(path: Path, overwrite: bool) -> None:
 
 
 def check_results_folder(out: Path, marker: str, names: Collection[str]) -> None:
-    """Raise `InputError` if a folder that has no `marker` yet holds files that our results would replace."""
+    """Raise `InputError` if a folder that has no `marker` yet holds files that our results would replace.
+
+    In any folder, results replace only regular files.
+    """
+    for name in names:
+        check_target(out / name)
     if not (out / marker).exists() and (found := [name for name in names if (out / name).exists()]):
         raise InputError(f"--out {out} already contains {found[0]}, which would be replaced: use another folder")
 

@@ -266,7 +266,9 @@ def _read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
     for name, low, high in (("observed", -1, columns), *((part, 0, rows) for part in PARTS)):
         arrays[name] = _whole_numbers(path, name, arrays[name], low, high)
     observed = arrays["observed"]
-    if not np.isin(arrays["labels"], (0, 1)).all():
+    if not len(arrays["train"]):
+        raise InputError(f"{path}: 'train' is empty: a pack needs training rows.")
+    if arrays["labels"].dtype.kind not in "biuf" or not np.isin(arrays["labels"], (0, 1)).all():
         raise InputError(f"{path}: 'labels' holds values other than 0 and 1.")
     truth = np.where(arrays["labels"] == 1, 1, -1).astype(np.int8)
     labelled = np.flatnonzero(observed >= 0)
