@@ -634,6 +634,10 @@ def test_fingerprint_depends_on_content_not_on_location(folder, tmp_path):
     assert ImageStore(folder[::-1], 16).fingerprint() != before
     folder[3].write_bytes(folder[3].read_bytes() + b" ")
     assert ImageStore(folder, 16).fingerprint() != before
+    longer = ImageStore(folder, 16).fingerprint()
+    content = folder[2].read_bytes()
+    folder[2].write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])  # of the same size
+    assert ImageStore(folder, 16).fingerprint() != longer
     pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 8, 8), dtype=np.uint8)
     of_array = ImageStore.from_array(pixels).fingerprint()
     assert ImageStore.from_array(pixels.copy()).fingerprint() == of_array

@@ -288,8 +288,8 @@ class Dataset:
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits that differ if anything a training depends on differs.
 
-        They cover names, labels, truth, split and inputs: the bytes of features, texts and images in memory, the sizes
-        of image files, sizes and checksums of images in zip files. Copies of the data in other folders agree.
+        They cover names, labels, truth, split and inputs: the bytes of features, texts and images in memory, sizes and
+        checksums of image files (see `ImageSources.fingerprint`). Copies of the data in other folders agree.
         """
         return self._fingerprint
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import threading
 import zipfile
 import zlib
@@ -17,6 +18,7 @@ import numpy as np
 from spml.data.stores.decode import FilePath, UnreadableImage
 
 _TABLE_MEMORY = 2**28  # bytes of row groups that stay in memory
+_START = 2**14  # bytes
 
 
 class ParquetCell(NamedTuple):
@@ -70,23 +72,27 @@ class ImageSources:
             raise UnreadableImage(f"the image cannot be read ({error.strerror})") from error
 
     def fingerprint(self) -> str:
-        """A digest of sizes, and of checksums where zip files have them: the same for copies in another folder."""
+        """A digest of sizes and checksums, of whole images in zip files: the same for copies in another folder.
+
+        Of other files the checksum covers the first 16 KiB, which differ between compressed images. Reading all bytes
+        would take as long as decoding the images.
+        """
         digest = hashlib.sha256()
-        size = lru_cache(lambda path: (_stat(path) or [0])[0])
+        start_of = lru_cache(_size_and_start)
         for source in self._sources:
             if isinstance(source, ParquetCell):
-                stamp: Any = (size(source.path), source.row)
+                stamp: Any = (*start_of(source.path), source.row)
             else:
-                stamp = self._archives.stamp(*source) if isinstance(source, tuple) else (_stat(source) or [0])[0]
+                stamp = self._archives.stamp(*source) if isinstance(source, tuple) else _size_and_start(source)
             digest.update(repr(stamp).encode())
         return digest.hexdigest()
 
     def stamps(self) -> Iterator[list[Any]]:
         """Of each image the absolute path, the place inside it, and the file's size and times of change."""
-        stat = lru_cache(_stat)
+        stat_of = lru_cache(_stat)
         for source in self._sources:
             path, *inside = (source,) if isinstance(source, str) else source
-            yield [os.path.abspath(path), inside, *(stat(path) if inside else _stat(path))]
+            yield [os.path.abspath(path), inside, *(stat_of(path) if inside else _stat(path))]
 
 
 def _plain(source: Source) -> str | tuple[str, str] | ParquetCell:
@@ -101,10 +107,25 @@ def _stat(path: str) -> list[int]:
     Tools that copy or restore files keep the first time, but not the second.
     """
     try:
-        stat = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return []
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _size_and_start(path: str) -> tuple[int, int]:
+    """Size of a file and checksum of its start; zeros if it cannot be read, which decoding reports."""
+    try:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # opening a pipe does not wait
+    except OSError:
+        return 0, 0
+    try:
+        status = os.fstat(file)
+        return status.st_size, zlib.crc32(os.read(file, _START)) if stat.S_ISREG(status.st_mode) else 0
+    except OSError:
+        return 0, 0
+    finally:
+        os.close(file)
 
 
 class _Archives:

@@ -207,7 +207,7 @@ class ImageStore:
         )
 
     def fingerprint(self) -> str:
-        """A digest of the images: sizes of files, sizes and checksums of zip members, bytes of arrays.
+        """A digest of the images: sizes and checksums of files and zip members, bytes of arrays.
 
         Copies of the data in another folder have the same.
         """
