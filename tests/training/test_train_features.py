@@ -151,3 +151,16 @@ def test_constant_columns_are_harmless_and_nan_is_reported(tmp_path):
     with pytest.raises(InputError, match="row 4, column 1 is nan"):
         spml.train(tmp_path / "x.npy", out=tmp_path / "bad", progress=False)
     assert not (tmp_path / "bad").exists()
+
+
+def test_columns_and_classes_that_cannot_be_learned_are_named(tmp_path, capsys):
+    data = table().assign(d=1.0)
+    data.loc[0, "label"] = "rare"
+    data.to_csv(tmp_path / "t.csv", index=False)
+    spml.train(tmp_path / "t.csv", out=tmp_path / "run", base="linear", device="cpu")
+    printed = capsys.readouterr().out
+    assert "rare: only one row has this label" in printed
+    assert "1 of 4 columns are constant" in printed
+    data[["d", "label"]].to_csv(tmp_path / "constant.csv", index=False)
+    spml.train(tmp_path / "constant.csv", out=tmp_path / "constant", base="linear", device="cpu")
+    assert "all columns are constant and have no effect: nothing can be learned" in capsys.readouterr().out

@@ -5,7 +5,7 @@ ended, its folder holds run.json alone.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.data.stores.texts import TextStore
 from spml.errors import InputError
+from spml.labels import Labels
 from spml.methods import method as make_method
 from spml.models import Classifier, build_classifier
-from spml.models.feature_model import FeatureModel
+from spml.models.feature_model import FeatureModel, LinearLearner
 from spml.models.text_encoders import DEFAULT_ENCODER, TextEncoder, check_encoder, fit_encoder
 from spml.runs.files import digest, lock_folder, read_json, write_tensors, write_text
 from spml.runs.folder import ENCODER, PARTS, PREDICTIONS
@@ -170,10 +171,26 @@ def train_features(
                 progress=show,
             )
             probabilities = _probabilities(dataset, store, fit)
+        for note in _doubts(labels, fit, images=backbone is not None):
+            notify(note)
         if network is not None:
             network.replace_head(fit.model)
         _write(folder, record, dataset, fit, network or fit.model, fitted, probabilities)
         return _result(folder)
+
+
+def _doubts(labels: Labels, fit: FeatureFit, *, images: bool) -> Iterator[str]:
+    """What limits the fit, in sentences for the user."""
+    rows = labels.counts().positives
+    few = [name for name, number in zip(labels.classes, rows, strict=True) if number == 1]
+    if few:
+        more = f" and {len(few) - 3} more" if len(few) > 3 else ""
+        yield f"{', '.join(few[:3])}{more}: only one row has this label, so its predictions cannot be checked"
+    linear = [each for each in fit.model.learners if isinstance(each, LinearLearner)]
+    if linear and not images and (constant := int(linear[0].deviation.isinf().sum())):
+        every = "all" if constant == fit.model.dim else f"{constant} of {fit.model.dim}"
+        nothing = ": nothing can be learned but how frequent the labels are" if constant == fit.model.dim else ""
+        yield f"{every} columns are constant and have no effect{nothing}"
 
 
 def _checked_encoder(encoder: str | None, texts: bool) -> str | None:
