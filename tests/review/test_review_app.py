@@ -2,6 +2,10 @@
 
 import io
 import json
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -311,3 +315,19 @@ def test_thumbnails_are_made_ahead_and_kept(app, run, tmp_path, monkeypatch):
     with review_app(run, tmp_path / "review.db") as second:
         monkeypatch.setattr(type(run.store), "whole", None)  # would fail
         assert second.pictures.thumbnail(4)
+
+
+def test_ctrl_c_is_the_usual_end(tables, tmp_path):
+    arguments = ["review", tables / "on-features", "--decisions", tmp_path / "review.db", "--no-browser", "--port", "0"]
+    command = [sys.executable, "-m", "spml", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        first = process.stdout.readline()
+        assert first.startswith("Open http://127.0.0.1:"), first
+        while process.stdout.readline() != "Press Ctrl-C to stop. Every answer is saved at once.\n":
+            pass
+        time.sleep(0.5)  # until uvicorn listens to signals
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    assert "Stopped. 0 answers are saved" in rest
+    assert "Interrupted" not in rest
+    assert process.returncode == 0

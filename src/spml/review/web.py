@@ -9,12 +9,15 @@ from __future__ import annotations
 import ipaddress
 import json
 import secrets
+import signal
 import socket
 import sys
 import traceback
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.resources import files
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from spml.errors import InputError
@@ -248,12 +251,24 @@ class Server:
         )  # fmt: skip
         if browser:
             webbrowser.open(self.address)
+        server = uvicorn.Server(config)
+        # uvicorn raises the signal again once it has stopped; here Ctrl-C is the usual end, not an interruption.
+        server.capture_signals = lambda: _stopped_by_signals(server.handle_exit)  # type: ignore[method-assign]
         try:
-            uvicorn.Server(config).run(sockets=[self.socket])
-        except KeyboardInterrupt:
-            pass
+            server.run(sockets=[self.socket])
         finally:
             self.socket.close()
+
+
+@contextmanager
+def _stopped_by_signals(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Call `stop` for Ctrl-C and for the signal that ends a process."""
+    old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def check_installed() -> None:
