@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -15,9 +16,10 @@ import numpy.typing as npt
 from spml.errors import InputError
 from spml.free_memory import free_memory
 
-_UNREADABLE = (
+UNREADABLE = (  # what reading a damaged file may raise
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, OverflowError, RecursionError),
     *(OSError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
+    tokenize.TokenError,  # of a damaged header
 )
 
 
@@ -52,7 +54,7 @@ def read_npz(path: Path, what: str = "a .npz file of arrays") -> dict[str, npt.N
             return {info.filename.removesuffix(".npy"): _read(archive, info) for info in members}
     except InputError:
         raise
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: this is not {what} ({error}).") from error
 
 
@@ -62,7 +64,7 @@ def read_npy(path: Path, what: str = "a .npy file of numbers") -> npt.NDArray[An
     check_room(path, path.stat().st_size)
     try:
         return np.asarray(np.load(path, allow_pickle=False))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: this is not {what} ({error}).") from error
 
 
@@ -71,7 +73,7 @@ def map_npy(path: Path, what: str = "a .npy file of numbers") -> npt.NDArray[Any
     _check_npy(path, what)
     try:
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: this is not {what} ({error}).") from error
 
 
@@ -96,7 +98,7 @@ def _check_npy(path: Path, what: str) -> None:
     try:
         with path.open("rb") as file:
             _check_header(file, path.stat().st_size, path.name)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: this is not {what} ({error}).") from error
 
 

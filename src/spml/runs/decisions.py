@@ -331,6 +331,14 @@ class Decisions:
                 f"classes); this data has {len(self.subject.names)} rows and {len(self.subject.classes)} classes, or "
                 "other names or labels: use the database of this data, or another file"
             )
+        odd = connection.execute(
+            "SELECT id FROM decisions WHERE typeof(row) != 'integer' OR row NOT BETWEEN 0 AND ? "
+            "OR typeof(label) != 'integer' OR label NOT BETWEEN 0 AND ? "
+            "OR answer NOT IN (-1, 0, 1) OR typeof(who) != 'text' OR typeof(at) != 'text' LIMIT 1",
+            (len(self.subject.names) - 1, len(self.subject.classes) - 1),
+        ).fetchone()
+        if odd is not None:
+            raise InputError(f"{self.path}: decision {odd[0]} is not about a row and a class of this data")
 
     def _meta(self) -> dict[str, str]:
         return {

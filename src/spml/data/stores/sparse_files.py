@@ -11,6 +11,7 @@ import numpy as np
 import numpy.lib.format
 import numpy.typing as npt
 
+from spml.arrays import UNREADABLE
 from spml.errors import InputError
 from spml.free_memory import free_memory
 
@@ -46,7 +47,7 @@ def read_sparse(path: Path) -> Any:
             data, first, second = (_read(archive, name) for name in names)
     except InputError:
         raise
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: this is not a .npz file of a sparse matrix ({error}); {_ADVICE}.") from error
     if data.dtype.kind not in "fiub":
         raise InputError(f"{path}: features must be real numbers, not {data.dtype}.")
