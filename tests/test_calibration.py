@@ -101,7 +101,7 @@ def test_the_gradient_matches_the_objective(at_least_one: bool, k: float | None)
     known[:10] = world.signed[:10]
     known[10:15, 2] = np.where(world.truth[10:15, 2], known[10:15, 2], -1)
     known[15:20, 3] = np.where(world.truth[15:20, 3], 1, known[15:20, 3])
-    fit = PresenceFit(logit(world.probabilities.astype(float)), known, at_least_one, 3.0)
+    fit = PresenceFit(logit(world.probabilities.astype(float)), known, at_least_one)
     theta = np.random.default_rng(0).normal(0, 0.5, len(CLASSES) + 2)
     value, gradient = fit.objective(theta, k)
     assert np.isfinite(value)
@@ -122,7 +122,7 @@ def test_the_likelihood_agrees_with_enumeration() -> None:
             for y in itertools.product((0, 1), repeat=4)
             if all(known[row, c] == 0 or (known[row, c] > 0) == y[c] for c in range(4))
         )
-        assert fit.row_likelihoods(theta)[row] == pytest.approx(np.log(total / (1 - np.prod(1 - p))))
+        assert fit.likelihoods_of(fit.logits_of(theta))[row] == pytest.approx(np.log(total / (1 - np.prod(1 - p))))
 
 
 @pytest.mark.filterwarnings("error")

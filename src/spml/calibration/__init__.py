@@ -2,13 +2,11 @@
 
 from spml.calibration.arrays import Bool, Float32, Float64, Int8, Int64
 from spml.calibration.calibrate import Calibration, Reading, calibrate, corrected
-from spml.calibration.posterior import TRUSTED_ROWS
 from spml.calibration.presence import Presence
 from spml.calibration.recalibration import Recalibration
 from spml.calibration.thresholds import best_threshold, expected_f1_thresholds
 
 __all__ = [
-    "TRUSTED_ROWS",
     "Bool",
     "Calibration",
     "Float32",

@@ -13,17 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.calibration.arrays import Bool, Float32, Float64, Int8, Int64, checked, clipped_logits
-from spml.calibration.posterior import TRUSTED_ROWS, FullCount, KPosterior, count_full, k_posterior
+from spml.calibration.posterior import FullCount, KPosterior, count_full, k_posterior
 from spml.calibration.presence import Presence, PresenceFit
-from spml.calibration.recalibration import Recalibration, recalibrate
+from spml.calibration.recalibration import CAUTIOUS, Recalibration, recalibrate
 from spml.errors import InputError
 from spml.labels import KEstimate
 from spml.labels.entries import row_blocks
 
 Reading = Literal["balanced", "cautious"]
 
-_FIT_ENTRIES = 1 << 19  # entries (rows × classes) used in a fit; more take longer and change little
-_RANGE_ENTRIES = 1 << 16  # the same for the fits of other values of k
+# Rows used for the most likely model and for other values of k: as many as have this number of entries (rows ×
+# classes), but at least `_LEAST_ROWS`. More take longer and change little.
+_FIT_ENTRIES, _RANGE_ENTRIES = 1 << 17, 1 << 14
+_LEAST_ROWS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +79,8 @@ class Calibration:
         known : array of shape (N, L), optional
             +1, −1, or 0 for unknown. Known entries get the confidence 1 or 0.
         reading : {"balanced", "cautious"}
-            "balanced" averages over everything that explains the labels; "cautious" is the 10th percentile.
+            "balanced" averages over everything that explains the labels; "cautious" is the 25th percentile,
+            or the average where that is lower.
 
         Returns
         -------
@@ -93,18 +96,17 @@ class Calibration:
         return out
 
     def _confidences(self, logits: Float64, known: Int8, reading: Reading) -> Float64:
+        values = np.stack([presence.confidences(logits, known, self.at_least_one) for presence in self.readings])
         cautious = reading == "cautious"
-        corrected = any(self.corrections)
-        out = np.zeros(logits.shape) if corrected or not cautious else np.ones(logits.shape)
-        for presence in self.readings:
-            values = presence.confidences(logits, known, self.at_least_one)
-            out = out + values / len(self.readings) if corrected or not cautious else np.minimum(out, values)
+        out = values.mean(axis=0)
+        if cautious and not any(self.corrections):
+            out = np.minimum(out, np.quantile(values, CAUTIOUS, axis=0, method="lower"))
         observed = (known > 0).any(axis=1)
         for rows, correction in zip((~observed, observed), self.corrections, strict=True):
             if correction is not None and rows.any():
                 out[rows] = correction.cautious(out[rows]) if cautious else correction.balanced(out[rows])
         out[known > 0], out[known < 0] = 1.0, 0.0
-        return out
+        return np.asarray(out)
 
 
 def calibrate(
@@ -187,7 +189,7 @@ def calibrate(
         np.zeros(classes),
         nothing,
         int(full[use].sum()),
-        float(fit.row_likelihoods(theta).mean()),
+        float(fit.likelihoods_of(fit.logits_of(theta)).mean()),
     )
     if uncertainty and calibration.full_rows:
         calibration = replace(calibration, corrections=_corrections(calibration, table, known, full, observed))
@@ -218,16 +220,14 @@ def _fit(
     table: npt.NDArray[Any], known: Int8, full: Bool, use: Int64, at_least_one: bool, entries: int
 ) -> tuple[PresenceFit, Int64]:
     """The likelihood of some of the rows: all fully labelled ones, and evenly spaced others."""
-    most = max(1, entries // table.shape[1])
+    most = max(_LEAST_ROWS, entries // table.shape[1])
     if len(use) > most:  # evenly spaced, so that data sorted by class keep their proportions
         singles = use[~full[use]]
         few = np.linspace(0, len(singles) - 1, min(most, len(singles))).astype(np.int64)
         kept_full = use[full[use]]
         kept_full = kept_full[np.linspace(0, len(kept_full) - 1, min(most, len(kept_full))).astype(np.int64)]
         use = np.sort(np.concatenate([singles[few], kept_full]))
-    singles_per_full = np.count_nonzero(~full[use]) / TRUSTED_ROWS
-    fit = PresenceFit(clipped_logits(table[use]), known[use], at_least_one, max(1.0, singles_per_full))
-    return fit, use
+    return PresenceFit(clipped_logits(table[use]), known[use], at_least_one), use
 
 
 def _recentred(theta: Float64, fit: PresenceFit, other: PresenceFit) -> Float64:

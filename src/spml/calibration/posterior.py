@@ -3,23 +3,25 @@
 A label the annotator did not pick may be present as well, or the classifier may merely be unable to tell two labels
 apart. Both explain the observed labels almost equally well: data in which every row has one label can imitate any
 other. What tells them apart is only the form of the model, so its likelihood is trusted as far as the form is: as if
-there were `TRUSTED_ROWS` rows with one label. Where the likelihood cannot tell, the prior prefers few labels. Fully
-labelled rows are counted; they need no model.
+there were `TRUSTED_ROWS` rows with one label. Where the likelihood cannot tell, the prior decides. Fully labelled rows
+are counted, which needs no model; the likelihood then counts less.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.stats import t as student
 
 from spml.calibration.arrays import Float64
 from spml.calibration.presence import Presence, PresenceFit
 
-TRUSTED_ROWS = 150.0
-_EXTRA_MEDIAN, _LOG_EXTRA_SD = 0.5, 1.5  # prior of the labels per row beyond the first
-_STEP = 1.8  # ratio of neighbouring values of k − 1
-_LEAST, _MOST_FITS = 0.01, 8
-_DROP = 5.0  # stop where the log-posterior has fallen by this much
+TRUSTED_ROWS, _TRUSTED_BESIDE_FULL_ROWS = 100.0, 30.0
+# Prior of the labels per row beyond the first. Published multi-label data sets have a median of about 1.5.
+_EXTRA_MEDIAN, _LOG_EXTRA_SD = 1.0, 1.5
+_LEAST, _STEP = 0.012, 1.6  # smallest value of k − 1, and the ratio of neighbouring values
+_SLOPES = np.exp(np.linspace(-0.9, 0.9, 7))
+_SHIFT = 60.0  # of the logits; enough for any k
 _QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
@@ -51,57 +53,58 @@ def count_full(labels: Float64, weights: Float64) -> FullCount:
 
 
 def k_posterior(fit: PresenceFit, best: Float64, full: FullCount | None) -> KPosterior:
-    """Fit the model for a range of k, and weigh the fits by prior, single labels and fully labelled rows."""
-    thetas: dict[float, Float64] = {}
-    scores: dict[float, float] = {}
+    """Read the predictions for a range of k, and weigh the readings by prior, single labels and fully labelled rows.
 
-    def evaluate(extra: float, start: Float64) -> None:
-        theta = fit.maximise(start, fit.least + extra, iterations=40)
-        extra = max(fit.mean_labels(theta) - fit.least, _LEAST)
-        thetas[extra], scores[extra] = theta, _log_posterior(fit, theta, extra, full)
-
-    centre = max(fit.mean_labels(best) - fit.least, 2 * _LEAST)
-    most = fit.classes - fit.least
-    if full is not None:  # the range around what was counted is needed, too
-        counted = min(max(full.mean - fit.least, 2 * _LEAST), 0.9 * most)
-        evaluate(counted, best)
-    evaluate(min(centre, 0.9 * most), best)
-    for direction in (1 / _STEP, _STEP):
-        for _ in range(_MOST_FITS):
-            edge = min(scores) if direction < 1 else max(scores)
-            extra = edge * direction
-            if not _LEAST < extra < 0.9 * most or scores[edge] < max(scores.values()) - _DROP:
-                break
-            evaluate(extra, thetas[edge])
-    return _summarise(fit, thetas, scores)
-
-
-def _log_posterior(fit: PresenceFit, theta: Float64, extra: float, full: FullCount | None) -> float:
-    value = -0.5 * (np.log(extra / _EXTRA_MEDIAN) / _LOG_EXTRA_SD) ** 2
-    singles = fit.row_likelihoods(theta)[~fit.full]
-    if len(singles):
-        value += min(len(singles), TRUSTED_ROWS) * float(singles.mean())
-    if full is not None:
-        value += float(student.logpdf((full.mean - fit.least - extra) / full.error, max(full.rows - 1, 1)))
-    return float(value)
-
-
-def _summarise(fit: PresenceFit, thetas: dict[float, Float64], scores: dict[float, float]) -> KPosterior:
-    """Quantiles of log(k − 1) and the parameters there, interpolated between the fits."""
-    extras = np.array(sorted(scores))
-    if len(extras) == 1:
-        return KPosterior((fit.presence(thetas[extras[0]]),), fit.least + extras[0], fit.least + extras[0])
+    A reading changes the most likely logits z to a·(z − m) + b, where m is the mean logit of the known positives. b
+    follows from k, and a is the most likely one. Classes keep their differences: offsets that are free for each class
+    would fit any k almost equally well.
+    """
+    logits, likeliest = fit.logits_of(best), fit.presence(best)
+    centre = float(logits[fit.known > 0].mean())
+    extras = np.exp(np.arange(np.log(_LEAST), np.log(max(0.8 * (fit.classes - fit.least), 2 * _LEAST)), np.log(_STEP)))
+    table, scores = np.zeros((len(extras), 2)), np.zeros(len(extras))
+    for place, extra in enumerate(extras):
+        tried = [(slope, _shift(fit, slope * (logits - centre), extra)) for slope in _SLOPES]
+        likelihoods = [_mean_likelihood(fit, slope * (logits - centre) + shift) for slope, shift in tried]
+        table[place] = tried[int(np.argmax(likelihoods))]
+        scores[place] = _log_posterior(fit, max(likelihoods), extra, full)
     grid = np.linspace(np.log(extras[0]), np.log(extras[-1]), 400)
-    log_density = np.interp(grid, np.log(extras), [scores[extra] for extra in extras])
+    log_density = np.interp(grid, np.log(extras), scores)
     density = np.exp(log_density - log_density.max())
     cumulative = np.cumsum(density) / density.sum()
-    table = np.stack([thetas[extra] for extra in extras])
 
     def at(quantile: float) -> float:
         return float(grid[min(int(np.searchsorted(cumulative, quantile)), len(grid) - 1)])
 
-    def theta(log_extra: float) -> Float64:
-        return np.array([np.interp(log_extra, np.log(extras), column) for column in table.T])
+    def reading(log_extra: float) -> Presence:
+        slope, shift = (float(np.interp(log_extra, np.log(extras), column)) for column in table.T)
+        return Presence(slope * likeliest.slope, slope * (likeliest.offsets - centre) + shift)
 
-    readings = tuple(fit.presence(theta(at(quantile))) for quantile in _QUANTILES)
+    readings = tuple(reading(at(quantile)) for quantile in _QUANTILES)
     return KPosterior(readings, fit.least + np.exp(at(0.05)), fit.least + np.exp(at(0.95)))
+
+
+def _shift(fit: PresenceFit, logits: Float64, extra: float) -> float:
+    """What to add to the logits for `extra` labels per row beyond the least number."""
+
+    def excess(shift: float) -> float:
+        return fit.mean_labels(logits + shift) - fit.least - extra
+
+    if excess(-_SHIFT) > 0 or excess(_SHIFT) < 0:
+        return -_SHIFT if excess(-_SHIFT) > 0 else _SHIFT
+    return float(brentq(excess, -_SHIFT, _SHIFT, xtol=1e-3))
+
+
+def _mean_likelihood(fit: PresenceFit, logits: Float64) -> float:
+    """Mean log-likelihood of the rows that are not fully labelled."""
+    singles = fit.likelihoods_of(logits)[~fit.full]
+    return float(singles.mean()) if len(singles) else 0.0
+
+
+def _log_posterior(fit: PresenceFit, likelihood: float, extra: float, full: FullCount | None) -> float:
+    value = -0.5 * (np.log(extra / _EXTRA_MEDIAN) / _LOG_EXTRA_SD) ** 2
+    trusted = TRUSTED_ROWS if full is None else _TRUSTED_BESIDE_FULL_ROWS
+    value += min(np.count_nonzero(~fit.full), trusted) * likelihood
+    if full is not None:
+        value += float(student.logpdf((full.mean - fit.least - extra) / full.error, max(full.rows - 1, 1)))
+    return float(value)

@@ -94,11 +94,9 @@ class PresenceFit:
         Rows have a positive, or are fully labelled.
     at_least_one : bool
         Whether fully labelled rows, too, were chosen because they have a label.
-    full_weight : float
-        How many rows with one label a fully labelled row counts as.
     """
 
-    def __init__(self, logits: Float64, known: Int8, at_least_one: bool, full_weight: float = 1.0) -> None:
+    def __init__(self, logits: Float64, known: Int8, at_least_one: bool) -> None:
         self.centre = float(logits[known > 0].mean())
         self.rows, self.classes = logits.shape
         self.logits = logits - self.centre
@@ -107,7 +105,6 @@ class PresenceFit:
         self.full: Bool = (known != 0).all(axis=1)
         self.conditioned = ~self.full | at_least_one
         self.least = 1.0 if at_least_one else 0.0
-        self.weights = np.where(self.full, full_weight, 1.0)
         spread = [_LOG_SLOPE_SD, _COMMON_OFFSET_SD, *[_CLASS_OFFSET_SD] * self.classes]
         self.precision = np.array(spread) ** -2.0
 
@@ -134,25 +131,31 @@ class PresenceFit:
 
     def objective(self, theta: Float64, k: float | None = None) -> tuple[float, Float64]:
         """The negative log-posterior per row, and its gradient."""
-        calibrated = self._calibrated(theta)
-        likelihood, by_logit = self._likelihood(*calibrated)
-        value = -float(self.weights @ likelihood) + 0.5 * float(self.precision @ theta**2)
-        gradient = self.precision * theta - self._pull_back(self.weights[:, None] * by_logit, theta)
+        logits = self.logits_of(theta)
+        likelihood, by_logit = self._likelihood(logits, gradient=True)
+        value = -float(likelihood.sum()) + 0.5 * float(self.precision @ theta**2)
+        gradient = self.precision * theta - self._pull_back(by_logit, theta)
         if k is not None:
-            mean, k_by_logit = self._mean_labels(*calibrated[1:])
+            mean, k_by_logit = self._mean_labels(logits)
             extra = mean - self.least + _LEAST_EXTRA
             off = np.log(extra / (max(k - self.least, 0.0) + _LEAST_EXTRA))
             value += 0.5 * self.rows * off**2 / _GIVEN_SD**2
             gradient += self.rows * off / (extra * _GIVEN_SD**2) * self._pull_back(k_by_logit, theta)
         return value / self.rows, gradient / self.rows
 
-    def row_likelihoods(self, theta: Float64) -> Float64:
-        """Log-likelihood of each row, without the priors."""
-        return self._likelihood(*self._calibrated(theta))[0]
+    def logits_of(self, theta: Float64) -> Float64:
+        """The calibrated logits of all rows, (N, L)."""
+        logits: Float64 = np.exp(theta[0]) * self.logits + theta[1] + theta[2:]
+        return logits
 
-    def mean_labels(self, theta: Float64) -> float:
-        """Expected number of labels per row."""
-        return self._mean_labels(*self._calibrated(theta)[1:])[0]
+    def likelihoods_of(self, logits: Float64) -> Float64:
+        """Log-likelihood of each row, given calibrated logits (N, L)."""
+        return self._likelihood(logits)[0]
+
+    def mean_labels(self, logits: Float64) -> float:
+        """Expected number of labels per row, given calibrated logits (N, L)."""
+        some = np.where(self.conditioned, -np.expm1(_log_none(logits)), 1.0)
+        return float((expit(logits).sum(axis=1) / some).mean())
 
     def _pull_back(self, by_logit: Float64, theta: Float64) -> Float64:
         """Chain rule: from derivatives by the calibrated logits (N, L) to derivatives by theta."""
@@ -160,38 +163,39 @@ class PresenceFit:
         by_class = by_logit.sum(axis=0)
         return np.concatenate([[by_slope, by_class.sum()], by_class])
 
-    def _calibrated(self, theta: Float64) -> tuple[Float64, Float64, Float64]:
-        """Logits and probabilities (N, L), and log Π (1 − p) per row."""
-        logits = np.exp(theta[0]) * self.logits + theta[1] + theta[2:]
-        absent = log_expit(-logits).sum(axis=1)
-        return logits, expit(logits), np.minimum(absent, -1e-300)  # never exactly certain to have no label
-
-    def _likelihood(self, logits: Float64, present: Float64, log_none: Float64) -> tuple[Float64, Float64]:
-        """Log-likelihood of each row, and its derivative by the calibrated logits (N, L)."""
+    def _likelihood(self, logits: Float64, gradient: bool = False) -> tuple[Float64, Float64]:
+        """Log-likelihood of each row, and if asked for its derivative by the calibrated logits (N, L)."""
+        present, log_none = expit(logits), _log_none(logits)
+        log_some = np.log(-np.expm1(log_none))
         value = log_expit(np.where(self.known == 0, np.inf, self.known * logits)).sum(axis=1)
-        by_logit = np.where(self.known == 0, 0.0, (self.known > 0) - present)
-
         partial = np.flatnonzero(~self.full)
         unknown = np.where(self.known[partial] == 0, present[partial], 0.0)
         weights = choice_weights(unknown, self.positives[partial])
         choice = weights.sum(axis=0)
+        value[partial] += np.log(choice)
+        value -= np.where(self.conditioned, log_some, 0.0)  # rows with a label: condition on having at least one
+        if not gradient:
+            return value, np.empty(0)
+
+        by_logit = np.where(self.known == 0, 0.0, (self.known > 0) - present)
         by_present = np.zeros_like(unknown)
         for u, weight in zip(ONE_MINUS_T, weights / choice, strict=True):
             by_present -= (u * weight)[:, None] / (1 - u * unknown)
-        value[partial] += np.log(choice)
         by_logit[partial] += by_present * unknown * (1 - unknown)
-
-        # Rows with a label: condition on having at least one.
-        log_some = np.log(-np.expm1(log_none))
-        value -= np.where(self.conditioned, log_some, 0.0)
         by_logit -= present * np.where(self.conditioned, np.exp(log_none - log_some), 0.0)[:, None]
         return value, by_logit
 
-    def _mean_labels(self, present: Float64, log_none: Float64) -> tuple[float, Float64]:
+    def _mean_labels(self, logits: Float64) -> tuple[float, Float64]:
         """Mean of Σ_c P(y_c = 1 | x) over the rows, and its derivative by the calibrated logits."""
+        present, log_none = expit(logits), _log_none(logits)
         conditioned = self.conditioned[:, None]
         some = np.where(conditioned, -np.expm1(log_none)[:, None], 1.0)
         none = np.where(conditioned, np.exp(log_none)[:, None], 0.0)
         total = present.sum(axis=1, keepdims=True)
         by_logit = present / some * (1 - present - total / some * none) / self.rows  # both ratios are finite
         return float((total / some).mean()), by_logit
+
+
+def _log_none(logits: Float64) -> Float64:
+    """log Π (1 − p) per row; never exactly certain to have no label."""
+    return np.minimum(log_expit(-logits).sum(axis=1), -1e-300)

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtri
 
 from spml.calibration.arrays import Bool, Float64, Int64
 
 _MEAN = np.array([0.0, 1.0])
 _PRECISION = np.diag([1.0, 4.0])
 LEAST = 0.05  # labels that are almost certainly absent would decide the fit, and nobody recovers them
-CAUTIOUS = 1.2816  # standard deviations below the mean: the 10th percentile
+CAUTIOUS = 0.25  # percentile of a cautious confidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +39,9 @@ class Recalibration:
         return self._tail(confidences, expit(mean / np.sqrt(1 + np.pi * variance / 8)))
 
     def cautious(self, confidences: npt.NDArray[Any]) -> Float64:
-        """The 10th percentile of the corrected confidences, or their mean where that is lower."""
+        """The 25th percentile of the corrected confidences, or their mean where that is lower."""
         mean, variance = self._logits(confidences)
-        low = np.minimum(mean - CAUTIOUS * np.sqrt(variance), mean / np.sqrt(1 + np.pi * variance / 8))
+        low = np.minimum(mean + ndtri(CAUTIOUS) * np.sqrt(variance), mean / np.sqrt(1 + np.pi * variance / 8))
         return self._tail(confidences, expit(low))
 
     def _logits(self, confidences: npt.NDArray[Any]) -> tuple[Float64, Float64]:
