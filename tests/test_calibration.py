@@ -13,7 +13,7 @@ from scipy.special import expit, logit
 
 from spml.calibration import Calibration, Presence, best_threshold, calibrate, expected_f1_thresholds
 from spml.calibration.presence import PresenceFit, choice_weights
-from spml.calibration.recalibration import recalibrate
+from spml.calibration.recalibration import NO_CORRECTION, PRIOR, recalibrate
 from spml.errors import InputError
 from spml.labels import KEstimate
 from spml.metrics import f1
@@ -28,7 +28,9 @@ def world() -> World:
 def as_they_are(classes: int, at_least_one: bool = True) -> Calibration:
     """A calibration that changes no probability."""
     zeros, k = np.zeros(classes), KEstimate(0, 0, 0, 0)
-    return Calibration(1.0, zeros, (Presence(1.0, zeros),), (None, None), at_least_one, zeros, k, 0, 0.0)
+    return Calibration(
+        1.0, zeros, (Presence(1.0, zeros),), (NO_CORRECTION, NO_CORRECTION), at_least_one, zeros, k, 0, 0.0
+    )
 
 
 # The model
@@ -202,6 +204,22 @@ def test_data_with_one_label_per_row_has_k_of_one() -> None:
     assert found.k.k < 1.25
 
 
+def test_full_rows_are_counted_even_where_the_likelihood_is_wrong() -> None:
+    """The classifier sees one label of several: single labels point to k = 1, 40 fully labelled rows to about 3."""
+    rng = np.random.default_rng(0)
+    truth = np.zeros((1500, 8), bool)
+    truth[np.arange(1500)[:, None], rng.random((1500, 8)).argsort(axis=1)[:, :3]] = True
+    single = np.where(truth, rng.random(truth.shape), -1).argmax(axis=1)
+    logits = rng.normal(0, 1, truth.shape) + 4 * np.eye(8)[single] - 3
+    observed = np.eye(8, dtype=np.int8)[single]
+    known = observed.copy()
+    known[:40] = np.where(truth[:40], 1, -1)
+    assert calibrate(expit(logits), observed).k.high < 2
+    found = calibrate(expit(logits), known, observed=observed).k
+    assert found.low <= 3 <= found.high + 0.1
+    assert found.high - found.low < 0.5
+
+
 def test_the_cautious_reading_is_never_above_the_balanced_one(world: World) -> None:
     known = world.known.copy()
     for full in (0, 20):
@@ -242,23 +260,25 @@ def test_the_correction_moves_confidences_towards_the_truth() -> None:
     confidences = rng.uniform(0.05, 0.95, 3000)
     truth = rng.random(3000) < expit(0.8 * logit(confidences) - 1)
     fitted = recalibrate(confidences, truth, np.arange(3000) // 3)
-    assert fitted is not None
     np.testing.assert_allclose(fitted.weights, [-1, 0.8], atol=0.15)
     for low in (0.3, 0.5, 0.7):
         band = (confidences >= low) & (confidences < low + 0.2)
-        assert fitted.balanced(confidences)[band].mean() == pytest.approx(truth[band].mean(), abs=0.05)
+        assert fitted.corrected(confidences)[band].mean() == pytest.approx(truth[band].mean(), abs=0.05)
     few = recalibrate(confidences[:10], truth[:10], np.arange(10))
-    assert few is not None
-    assert (few.cautious(confidences) < few.balanced(confidences)).all()
-    np.testing.assert_array_equal(few.balanced(np.array([0.0])), [0.0])
-    assert recalibrate(np.zeros(3), np.zeros(3, bool), np.arange(3)) is None
+    assert np.trace(few.covariance) > 5 * np.trace(fitted.covariance)
+    np.testing.assert_array_equal(few.corrected(np.array([0.0])), [0.0])
+    assert recalibrate(np.zeros(3), np.zeros(3, bool), np.arange(3)) is PRIOR
+    np.testing.assert_allclose(NO_CORRECTION.corrected(confidences), confidences)
+    unsure = PRIOR.corrected(np.array([0.6, 0.9, 0.99]))
+    assert (unsure < [0.6, 0.9, 0.99]).all()
+    assert (np.diff(unsure) > 0).all()
 
 
 def test_a_given_k_is_kept(world: World) -> None:
     for k in (1.4, 2.5):
         fitted = calibrate(world.probabilities, world.known, k=k)
         assert len(fitted.readings) == 1
-        assert fitted.confidences(world.probabilities).sum(axis=1).mean() == pytest.approx(k, rel=0.03)
+        assert fitted.frequencies.sum() == pytest.approx(k, rel=0.03)
         assert fitted.k.low == fitted.k.high == fitted.k.k
 
 

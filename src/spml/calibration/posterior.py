@@ -16,7 +16,7 @@ from scipy.stats import t as student
 from spml.calibration.arrays import Float64
 from spml.calibration.presence import Presence, PresenceFit
 
-TRUSTED_ROWS, _TRUSTED_BESIDE_FULL_ROWS = 100.0, 30.0
+TRUSTED_ROWS, _TRUSTED_BESIDE_FULL_ROWS = 100.0, 20.0
 # Prior of the labels per row beyond the first. Published multi-label data sets have a median of about 1.5.
 _EXTRA_MEDIAN, _LOG_EXTRA_SD = 1.0, 1.5
 _LEAST, _STEP = 0.012, 1.6  # smallest value of k − 1, and the ratio of neighbouring values
@@ -35,9 +35,10 @@ class FullCount(NamedTuple):
 
 
 class KPosterior(NamedTuple):
-    """Readings of the predictions at the 10th, 30th, 50th, 70th and 90th percentile of k, and its interval."""
+    """Readings of the predictions at the 10th, 30th, 50th, 70th and 90th percentile of k, its mean and its interval."""
 
     readings: tuple[Presence, ...]
+    mean: float
     low: float
     high: float
 
@@ -62,16 +63,17 @@ def k_posterior(fit: PresenceFit, best: Float64, full: FullCount | None) -> KPos
     logits, likeliest = fit.logits_of(best), fit.presence(best)
     centre = float(logits[fit.known > 0].mean())
     extras = np.exp(np.arange(np.log(_LEAST), np.log(max(0.8 * (fit.classes - fit.least), 2 * _LEAST)), np.log(_STEP)))
-    table, scores = np.zeros((len(extras), 2)), np.zeros(len(extras))
+    table, likelihoods = np.zeros((len(extras), 2)), np.zeros(len(extras))
     for place, extra in enumerate(extras):
         tried = [(slope, _shift(fit, slope * (logits - centre), extra)) for slope in _SLOPES]
-        likelihoods = [_mean_likelihood(fit, slope * (logits - centre) + shift) for slope, shift in tried]
-        table[place] = tried[int(np.argmax(likelihoods))]
-        scores[place] = _log_posterior(fit, max(likelihoods), extra, full)
-    grid = np.linspace(np.log(extras[0]), np.log(extras[-1]), 400)
-    log_density = np.interp(grid, np.log(extras), scores)
+        values = [_mean_likelihood(fit, slope * (logits - centre) + shift) for slope, shift in tried]
+        chosen = int(np.argmax(values))
+        table[place], likelihoods[place] = tried[chosen], values[chosen]
+    grid = np.linspace(np.log(extras[0]), np.log(extras[-1]), 1000)
+    log_density = _log_density(fit, np.interp(grid, np.log(extras), likelihoods), np.exp(grid), full)
     density = np.exp(log_density - log_density.max())
-    cumulative = np.cumsum(density) / density.sum()
+    density /= density.sum()
+    cumulative = np.cumsum(density)
 
     def at(quantile: float) -> float:
         return float(grid[min(int(np.searchsorted(cumulative, quantile)), len(grid) - 1)])
@@ -81,7 +83,9 @@ def k_posterior(fit: PresenceFit, best: Float64, full: FullCount | None) -> KPos
         return Presence(slope * likeliest.slope, slope * (likeliest.offsets - centre) + shift)
 
     readings = tuple(reading(at(quantile)) for quantile in _QUANTILES)
-    return KPosterior(readings, fit.least + np.exp(at(0.05)), fit.least + np.exp(at(0.95)))
+    low, high = float(np.exp(at(0.05))), float(np.exp(at(0.95)))
+    mean = min(max(float(density @ np.exp(grid)), low), high)
+    return KPosterior(readings, fit.least + mean, fit.least + low, fit.least + high)
 
 
 def _shift(fit: PresenceFit, logits: Float64, extra: float) -> float:
@@ -101,10 +105,11 @@ def _mean_likelihood(fit: PresenceFit, logits: Float64) -> float:
     return float(singles.mean()) if len(singles) else 0.0
 
 
-def _log_posterior(fit: PresenceFit, likelihood: float, extra: float, full: FullCount | None) -> float:
-    value = -0.5 * (np.log(extra / _EXTRA_MEDIAN) / _LOG_EXTRA_SD) ** 2
+def _log_density(fit: PresenceFit, likelihoods: Float64, extras: Float64, full: FullCount | None) -> Float64:
+    """The logarithm of the posterior density of log(k − 1), up to a constant."""
     trusted = TRUSTED_ROWS if full is None else _TRUSTED_BESIDE_FULL_ROWS
-    value += min(np.count_nonzero(~fit.full), trusted) * likelihood
+    density = min(float(np.count_nonzero(~fit.full)), trusted) * likelihoods
+    density -= 0.5 * (np.log(extras / _EXTRA_MEDIAN) / _LOG_EXTRA_SD) ** 2
     if full is not None:
-        value += float(student.logpdf((full.mean - fit.least - extra) / full.error, max(full.rows - 1, 1)))
-    return float(value)
+        density += student.logpdf((full.mean - fit.least - extras) / full.error, max(full.rows - 1, 1))
+    return density

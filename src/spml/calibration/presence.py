@@ -198,4 +198,4 @@ class PresenceFit:
 
 def _log_none(logits: Float64) -> Float64:
     """log Π (1 − p) per row; never exactly certain to have no label."""
-    return np.minimum(log_expit(-logits).sum(axis=1), -1e-300)
+    return np.asarray(np.minimum(log_expit(-logits).sum(axis=1), -1e-300))

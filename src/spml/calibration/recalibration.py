@@ -1,7 +1,9 @@
 """Correct confidences by what fully labelled rows show: logit(corrected) = shift + stretch·logit(confidence).
 
-Without evidence nothing is corrected: shift ~ N(0, 1), stretch ~ N(1, ½²). The uncertainty of both is kept.
-Confidences below `LEAST` are multiplied by one factor instead, so that labels that are almost certainly absent stay so.
+Without evidence the prior holds, which says that confidences are a little too extreme: shift ~ N(−0.2, 0.6²), stretch
+~ N(0.85, ¼²). That is what the confidences of development data sets needed once k was right. The uncertainty of both
+is kept. Confidences below `LEAST` are multiplied by one factor instead, so that labels that are almost certainly absent
+stay so; above `MOST`, doubts are.
 """
 
 from dataclasses import dataclass
@@ -9,14 +11,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, logit, ndtri
+from scipy.special import expit, logit
 
 from spml.calibration.arrays import Bool, Float64, Int64
 
-_MEAN = np.array([0.0, 1.0])
-_PRECISION = np.diag([1.0, 4.0])
+_MEAN = np.array([-0.2, 0.85])
+_VARIANCE = np.array([0.6, 0.25]) ** 2
+_PRECISION = np.diag(1 / _VARIANCE)
+MOST = 0.999
 LEAST = 0.05  # labels that are almost certainly absent would decide the fit, and nobody recovers them
-CAUTIOUS = 0.25  # percentile of a cautious confidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,29 +36,23 @@ class Recalibration:
     weights: Float64
     covariance: Float64
 
-    def balanced(self, confidences: npt.NDArray[Any]) -> Float64:
+    def corrected(self, confidences: npt.NDArray[Any]) -> Float64:
         """The mean of the corrected confidences."""
-        mean, variance = self._logits(confidences)
-        return self._tail(confidences, expit(mean / np.sqrt(1 + np.pi * variance / 8)))
-
-    def cautious(self, confidences: npt.NDArray[Any]) -> Float64:
-        """The 25th percentile of the corrected confidences, or their mean where that is lower."""
-        mean, variance = self._logits(confidences)
-        low = np.minimum(mean + ndtri(CAUTIOUS) * np.sqrt(variance), mean / np.sqrt(1 + np.pi * variance / 8))
-        return self._tail(confidences, expit(low))
-
-    def _logits(self, confidences: npt.NDArray[Any]) -> tuple[Float64, Float64]:
-        x = logit(np.clip(np.asarray(confidences, np.float64), LEAST, 1 - 1e-7))
-        (a, b), c = self.weights, self.covariance
-        return a + b * x, c[0, 0] + 2 * c[0, 1] * x + c[1, 1] * x**2
-
-    def _tail(self, confidences: npt.NDArray[Any], corrected: Float64) -> Float64:
-        """Below `LEAST`, the correction at `LEAST` times the confidence relative to it."""
-        return np.where(confidences < LEAST, corrected * confidences / LEAST, corrected)
+        p = np.asarray(confidences, np.float64)
+        inner = np.clip(p, LEAST, MOST)
+        x = logit(inner)
+        (shift, stretch), c = self.weights, self.covariance
+        variance = c[0, 0] + 2 * c[0, 1] * x + c[1, 1] * x**2
+        mean = expit((shift + stretch * x) / np.sqrt(1 + np.pi * variance / 8))
+        return np.asarray(np.where(p > MOST, 1 - (1 - mean) * (1 - p) / (1 - MOST), mean * (p / inner)))
 
 
-def recalibrate(confidences: npt.NDArray[Any], truth: Bool, rows: Int64) -> Recalibration | None:
-    """Fit the correction to labels whose presence is known; None without labels of any confidence.
+NO_CORRECTION = Recalibration(np.array([0.0, 1.0]), np.zeros((2, 2)))
+PRIOR = Recalibration(_MEAN, np.diag(_VARIANCE))
+
+
+def recalibrate(confidences: npt.NDArray[Any], truth: Bool, rows: Int64) -> Recalibration:
+    """Fit the correction to labels whose presence is known; `PRIOR` without labels of any confidence.
 
     Parameters
     ----------
@@ -67,7 +64,7 @@ def recalibrate(confidences: npt.NDArray[Any], truth: Bool, rows: Int64) -> Reca
     """
     use = (confidences >= LEAST) & (confidences < 1)
     if not use.any():
-        return None
+        return PRIOR
     inputs = np.column_stack([np.ones(int(use.sum())), logit(np.clip(confidences[use], 1e-7, 1 - 1e-7))])
     target = truth[use].astype(np.float64)
     weights = _MEAN.copy()

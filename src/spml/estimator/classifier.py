@@ -175,14 +175,14 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         self.classes_, self.exclusive_ = targets.classes, targets.exclusive
         labels = _without_labels(targets.labels, weight == 0)
-        held_out = self._fit_model(X, labels, weight)
+        held_out, independent = self._fit_model(X, labels, weight)
         known = targets.labels.dense()
         used = np.flatnonzero((labels.dense() != 0).any(axis=1))
         self._calibration = calibrate(
-            held_out[used], known[used], k=self.k, at_least_one=not (known[used] < 0).all(axis=1).any()
+            independent[used], known[used], k=self.k, at_least_one=not (known[used] < 0).all(axis=1).any()
         )
         self.k_ = self._calibration.k
-        self.recovered_proba_ = self._calibration.confidences(held_out, known)
+        self.recovered_proba_ = self._calibration.confidences(independent, known)
         unlabelled = ~(known != 0).any(axis=1)
         if unlabelled.any():
             self.recovered_proba_[unlabelled] = self._calibrated(held_out[unlabelled])
@@ -217,14 +217,14 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
             validate_data(self, X, skip_check_array=True, reset=reset)
         return X
 
-    def _fit_model(self, X: Any, labels: Labels, weight: Float64) -> npt.NDArray[Any]:
-        """Train the model; return held-out predictions of all rows."""
+    def _fit_model(self, X: Any, labels: Labels, weight: Float64) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Train the model; return held-out predictions of all rows, and those that the calibration needs."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if self._external:
             of_base = fit_base(self.base, X, labels, weight, seed)
             self._model: FeatureModel | BaseModel = of_base.model
             self.candidates_: tuple[Candidate, ...] = (of_base.candidate,)
-            return of_base.held_out
+            return of_base.held_out, of_base.held_out
         fit = fit_features(
             FeatureStore(X),
             labels,
@@ -240,7 +240,7 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
         self._model, self.candidates_ = fit.model, fit.candidates
         if self.verbose:
             print(fit.summary)
-        return fit.held_out
+        return fit.held_out, fit.independent
 
     @property
     def coef_(self) -> Float64:

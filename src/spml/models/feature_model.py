@@ -9,6 +9,7 @@ offsets b come from the annotator's likelihood (`spml.calibration`).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -276,7 +277,14 @@ class FeatureModel(nn.Module):
         InputError
             If the number of features differs from the training rows'.
         """
-        return np.concatenate([_array(self.presence_of(block)) for block in self._evidence_blocks(features)])
+        return self.predict(features)[0]
+
+    def predict(self, features: Any) -> tuple[Float64, Float64]:
+        """`presence` and p, the input of the calibration of a finished run, each (N, L)."""
+        blocks = list(self._evidence_blocks(features))
+        found = [(self.presence_of(block), torch.sigmoid(self._logits(block))) for block in blocks]
+        presence, independent = (np.concatenate([_array(part) for part in parts]) for parts in zip(*found, strict=True))
+        return presence, independent
 
     def evidence(self, features: Any) -> Float64:
         """e in the model of this module, (N, L): the input of the calibration."""
@@ -344,12 +352,28 @@ class FeatureModel(nn.Module):
 
     def presence_of(self, evidence: Tensor) -> Tensor:
         """The presence that follows from the evidence."""
-        calibrated = self.slope.to(evidence.dtype) * evidence + self.offsets.to(evidence.dtype)
-        present = torch.sigmoid(calibrated)
-        if self.at_least_one:
-            some = -torch.expm1(F.logsigmoid(-calibrated).sum(-1, keepdim=True))
-            present = (present / some.clamp(min=1e-30)).clamp(max=1.0)
-        return present
+        logits = self._logits(evidence)
+        return given_one(logits) if self.at_least_one else torch.sigmoid(logits)
+
+    def _logits(self, evidence: Tensor) -> Tensor:
+        return self.slope.to(evidence.dtype) * evidence + self.offsets.to(evidence.dtype)
+
+
+def given_one(logits: Tensor) -> Tensor:
+    """p / (1 − Π(1 − p)) with p = σ(logits): presence in rows that have at least one label."""
+    some = -torch.expm1(F.logsigmoid(-logits).sum(-1, keepdim=True))
+    return (torch.sigmoid(logits) / some.clamp(min=1e-30)).clamp(max=1.0)
+
+
+def independent_network(network: nn.Module) -> nn.Module | None:
+    """A copy that returns the logits of p instead of those of p / (1 − Π(1 − p)); None if it would be the same."""
+    if not any(isinstance(module, FeatureModel) and module.at_least_one for module in network.modules()):
+        return None
+    network = copy.deepcopy(network)
+    for module in network.modules():
+        if isinstance(module, FeatureModel):
+            module.at_least_one = False
+    return network
 
 
 def centred(scores: Tensor) -> Tensor:

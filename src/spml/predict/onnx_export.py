@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 import spml
 from spml.atomic import atomic_path
-from spml.calibration.recalibration import CAUTIOUS, LEAST, Recalibration
+from spml.calibration import CAUTIOUS
+from spml.calibration.recalibration import LEAST, MOST
 from spml.errors import InputError
 from spml.losses.activation import log_odds
-from spml.models.feature_model import FeatureModel, LinearLearner
+from spml.models.feature_model import FeatureModel, LinearLearner, independent_network
 from spml.models.quiet_export import quiet_export
 from spml.predict.inputs import InputBlock
 from spml.predict.predictor import Float32, Predictor
@@ -84,7 +85,7 @@ def calibrated_probabilities(predictor: Predictor, inputs: Tensor) -> Float32:
     """What the exported file computes: calibrated probabilities of rows without an observed label."""
     block = InputBlock([str(row) for row in range(len(inputs))], inputs)
     calibration, rule = predictor.decision
-    return calibration.confidences(predictor.probabilities(block), reading=rule.reading)
+    return calibration.confidences(predictor.predict(block).independent, reading=rule.reading)
 
 
 class _CalibratedNetwork(nn.Module):
@@ -97,9 +98,9 @@ class _CalibratedNetwork(nn.Module):
         super().__init__()
         calibration, rule = predictor.decision
         self.activation = predictor.activation
-        self.network, self.at_least_one = predictor.network, calibration.at_least_one
-        self.cautious, self.correction = rule.reading == "cautious", calibration.corrections[0]
-        self.lowest = self.cautious and not any(calibration.corrections)
+        self.network = independent_network(predictor.network) or predictor.network
+        self.at_least_one, self.cautious = calibration.at_least_one, rule.reading == "cautious"
+        self.correction = calibration.corrections[0]
         readings = calibration.readings
         self.register_buffer("slopes", torch.tensor([each.slope for each in readings], dtype=torch.float32))
         self.register_buffer(
@@ -112,8 +113,11 @@ class _CalibratedNetwork(nn.Module):
         readings = torch.stack(
             [self._present(logits * slope + b) for slope, b in zip(self.slopes, self.offsets, strict=True)]
         )
-        confidences = readings.amin(0) if self.lowest else readings.mean(0)
-        return confidences if self.correction is None else self._corrected(confidences, self.correction)
+        confidences = readings.mean(0)
+        if self.cautious:
+            rank = int(CAUTIOUS * (len(readings) - 1))
+            confidences = torch.minimum(confidences, readings.sort(0).values[rank])
+        return self._corrected(confidences)
 
     def _present(self, logits: Tensor) -> Tensor:
         present = torch.sigmoid(logits)
@@ -124,17 +128,15 @@ class _CalibratedNetwork(nn.Module):
         some = -2 * half / (1 - half)
         return present / torch.where(some > 0, some, 1.0)
 
-    def _corrected(self, confidences: Tensor, correction: Recalibration) -> Tensor:
+    def _corrected(self, confidences: Tensor) -> Tensor:
         """As `Recalibration` computes it."""
-        (shift, stretch), covariance = correction.weights.tolist(), correction.covariance.tolist()
-        p = confidences.clamp(LEAST, 1 - 1e-7)
+        (shift, stretch), covariance = self.correction.weights.tolist(), self.correction.covariance.tolist()
+        p = confidences.clamp(LEAST, MOST)
         x = torch.log(p) - torch.log1p(-p)
-        mean = shift + stretch * x
         variance = covariance[0][0] + 2 * covariance[0][1] * x + covariance[1][1] * x * x
-        shrunk = mean / torch.sqrt(1 + math.pi * variance / 8)
-        low = torch.minimum(mean - CAUTIOUS * torch.sqrt(variance), shrunk)
-        corrected = torch.sigmoid(low if self.cautious else shrunk)
-        return torch.where(confidences < LEAST, corrected * confidences / LEAST, corrected)
+        mean = torch.sigmoid((shift + stretch * x) / torch.sqrt(1 + math.pi * variance / 8))
+        doubt = (1 - mean) * (1 - confidences) / (1 - MOST)
+        return torch.where(confidences > MOST, 1 - doubt, mean * (confidences / p))
 
 
 def _example(predictor: Predictor) -> tuple[str, Tensor]:

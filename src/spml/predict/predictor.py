@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
+from torch import nn
 
 from spml.calibration import Calibration
 from spml.data.stores.decode import Policy
@@ -20,7 +21,7 @@ from spml.errors import InputError
 from spml.losses.activation import probabilities
 from spml.models import Classifier
 from spml.models.feature_classifier import FeatureClassifier
-from spml.models.feature_model import FeatureModel
+from spml.models.feature_model import FeatureModel, given_one, independent_network
 from spml.models.text_encoders import TextEncoder
 from spml.predict.inputs import InputBlock, InputSpec, open_files
 from spml.predict.writers import FORMATS, open_writer
@@ -49,6 +50,15 @@ class Decision(NamedTuple):
 
     calibration: Calibration
     rule: Rule
+
+
+class Predictions(NamedTuple):
+    """What a network predicts, each (B, L)."""
+
+    probabilities: Float32
+    independent: Float32
+    """The input of the calibration: presence if labels were independent of each other. It is the same, unless the
+    probabilities take into account that every row has a label."""
 
 
 class Predictor:
@@ -119,12 +129,23 @@ class Predictor:
             device="cpu",
         )
 
-    @torch.inference_mode()
+    @cached_property
+    def _independent(self) -> nn.Module | None:
+        return independent_network(self.network)
+
     def probabilities(self, block: InputBlock) -> Float32:
         """The network's probability of every class, (B, L)."""
-        probability: Float32
+        return self.predict(block).probabilities
+
+    @torch.inference_mode()
+    def predict(self, block: InputBlock) -> Predictions:
+        """The network's predictions for some rows."""
+        independent: Float32 | None = None
         if isinstance(self.network, FeatureModel):
-            probability = self.network.presence(self._features(block)).astype(np.float32)
+            probability, independent = (part.astype(np.float32) for part in self.network.predict(self._features(block)))
+        elif self._independent is not None:
+            logits = self._independent(self._moved(block)).logits.float()
+            probability, independent = given_one(logits).cpu().numpy(), torch.sigmoid(logits).cpu().numpy()
         else:
             logits = self.network(self._moved(block)).logits.float()
             probability = probabilities(logits, self.activation).cpu().numpy()
@@ -134,7 +155,7 @@ class Predictor:
                 f"row {block.names[row]}: the network of {self.folder} returns NaN; check that its inputs are like "
                 "those it was trained on"
             )
-        return probability
+        return Predictions(probability, probability if independent is None else independent)
 
     @torch.inference_mode()
     def embeddings(self, block: InputBlock) -> Float32:
@@ -285,7 +306,7 @@ class Labeller:
         return pa.schema([name, ("label", pa.string()), ("observed", pa.bool_()), *numbers])
 
     def __call__(self, block: InputBlock) -> pa.Table:
-        probability = self.predictor.probabilities(block)
+        probability, independent = self.predictor.predict(block)
         if self.decision is None:
             order = np.argsort(-probability, axis=1, kind="stable")
             ranked = np.take_along_axis(probability, order, axis=1)
@@ -295,7 +316,7 @@ class Labeller:
         else:
             calibration, rule = self.decision
             observed = self._observed(block.observed, len(probability))
-            confidence = calibration.confidences(probability, observed, reading=rule.reading)
+            confidence = calibration.confidences(independent, observed, reading=rule.reading)
             row, label = np.nonzero(rule.present(confidence, observed))
             order = np.lexsort((-confidence[row, label], observed[row, label] <= 0, row))
             row, label = row[order], label[order]

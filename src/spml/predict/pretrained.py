@@ -208,9 +208,7 @@ def _read_decision(path: Path, record: DecisionRecord, classes: int) -> Decision
             Presence(float(each["slope"]), np.array(each["offsets"], np.float64)) for each in numbers["readings"]
         )
         numbers["corrections"] = tuple(
-            None
-            if each is None
-            else Recalibration(np.array(each["weights"], np.float64), np.array(each["covariance"], np.float64))
+            Recalibration(np.array(each["weights"], np.float64), np.array(each["covariance"], np.float64))
             for each in numbers["corrections"]
         )
         calibration = Calibration(**numbers)
@@ -218,10 +216,9 @@ def _read_decision(path: Path, record: DecisionRecord, classes: int) -> Decision
         raise damaged(path, f"the calibration: {error}") from None
     thresholds = np.array([np.inf if value is None else value for value in record["thresholds"]], np.float64)
     sizes = {len(thresholds), len(calibration.frequencies), *(each.offsets.size for each in calibration.readings)}
-    corrections = [each for each in calibration.corrections if each is not None]
     if sizes != {classes} or calibration.offsets.size != classes or len(calibration.corrections) != 2:
         raise damaged(path, f"the calibration does not fit {classes} classes")
-    if any(each.weights.shape != (2,) or each.covariance.shape != (2, 2) for each in corrections):
+    if any(each.weights.shape != (2,) or each.covariance.shape != (2, 2) for each in calibration.corrections):
         raise damaged(path, "the calibration: a correction has two weights and their covariance")
     return Decision(calibration, Rule(record["reading"], thresholds, record["most"]))
 

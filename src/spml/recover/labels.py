@@ -17,7 +17,7 @@ from spml.labels.entries import row_blocks
 from spml.labels.inputs import row_indices
 from spml.recover.guarantee import CONFIDENCE, guaranteed_threshold
 from spml.recover.labelled import LabelledRows
-from spml.recover.rule import Expectation, Prefer, Rule, check_choice, choose_rule, reading_of
+from spml.recover.rule import ENOUGH_ROWS, Expectation, Prefer, Rule, check_choice, choose_rule, reading_of
 
 if TYPE_CHECKING:
     from spml.runs.folder import RunFolder
@@ -26,7 +26,6 @@ PROVENANCE = ("recovered", "given", "confirmed")
 """Where a label comes from: the model, the data, or a person's answer."""
 
 _UNSURE = 2.0  # the interval of the number of missing labels per row is wide beyond this ratio
-_ENOUGH = 20  # fully labelled rows, from which on the calibration has been checked
 
 
 class LabelTable(NamedTuple):
@@ -66,6 +65,8 @@ class Recovered:
         Observed labels of every row: +1 positive, −1 negative, 0 unknown.
     probabilities : array of shape (N, L)
         Predictions of the network; NaN for rows without predictions.
+    independent : array of shape (N, L)
+        The input of the calibration, see `RunFolder.independent`.
     confidences : array of shape (N, L)
         P(present | image, observed labels of the row) in the reading of the rule, by default the cautious one; NaN
         where `probabilities` are.
@@ -97,6 +98,7 @@ class Recovered:
     rows: Int64
     known: Int8
     probabilities: Float32
+    independent: Float32
     confidences: Float32
     rule: Rule
     calibration: Calibration
@@ -191,7 +193,7 @@ class Recovered:
             some, known = rows[part], self.known[rows[part]]
             taken = self.present(some) & (known == 0)
             for reading in kinds:
-                values = self.calibration.confidences(self.probabilities[some], known, reading=reading)
+                values = self.calibration.confidences(self.independent[some], known, reading=reading)
                 kinds[reading] += float(values[taken].sum(dtype=np.float64))
         low, high = (kinds[reading] / max(len(found), 1) for reading in ("cautious", "balanced"))
         observed = int((self.known[self.rows] > 0).sum())
@@ -244,11 +246,11 @@ def recover(
     k : float, optional
         Average number of labels per row. Default: the value given to training, if any.
     prefer : {"balanced", "recall", "precision"}
-        "balanced": labels that are more likely present than not, in the cautious reading; "precision": those of a
-        cautious confidence of at least 0.8. No row gets more labels than the upper end of the interval of k. "recall":
-        for each class the threshold with the best expected F1, in the balanced reading.
+        "balanced": labels of a confidence of at least 0.5; "precision": of at least 0.8. No row gets more labels than
+        the upper end of the interval of k. "recall": for each class the threshold with the best expected F1. Without
+        20 fully labelled rows, confidences are cautious, except for "recall".
     threshold : float, optional
-        Cautious confidence from which a label counts as present, instead of `prefer`.
+        Confidence from which a label counts as present, instead of `prefer`.
     precision : float, optional
         Take the most labels whose precision is at least this with 90% confidence, instead of `prefer`. Needs
         `labelled`; see `spml.recover.guarantee`.
@@ -286,7 +288,7 @@ def recover(
         notes.append(note)
     else:
         calibration = _calibrate(run, known, calibration_rows, k, before, checked)
-        confidences = _confidences(run, known, predicted, calibration, reading_of(prefer, threshold))
+        confidences = _confidences(run, known, predicted, calibration, reading_of(calibration, prefer, threshold))
         rule = choose_rule(calibration, confidences, chosen, prefer, threshold)
     return Recovered(
         run=run.name,
@@ -295,6 +297,7 @@ def recover(
         rows=chosen,
         known=known,
         probabilities=run.probabilities,
+        independent=run.independent,
         confidences=confidences,
         rule=rule,
         calibration=calibration,
@@ -355,7 +358,7 @@ def _guaranteed(
         weights[inside],
         precision,
     )
-    calibration = corrected(base, run.probabilities[full], known[full], before[full])
+    calibration = corrected(base, run.independent[full], known[full], before[full])
     confidences = _confidences(run, known, ~_rows_with(np.isnan, run.probabilities), calibration, "balanced")
     if guarantee is None:
         never = Rule("balanced", np.full(len(run.classes), np.inf))
@@ -415,7 +418,7 @@ def _calibrate(
         weights[row_indices(labelled.rows, len(known))] = labelled.weights
         weights = weights[rows]
     return calibrate(
-        run.probabilities[rows],
+        run.independent[rows],
         known[rows],
         k=k,
         at_least_one=at_least_one,
@@ -429,7 +432,7 @@ def _confidences(run: RunFolder, known: Int8, predicted: Bool, calibration: Cali
     for part in row_blocks(len(confidences), len(run.classes)):
         rows = part.start + np.flatnonzero(predicted[part])
         if len(rows):
-            confidences[rows] = calibration.confidences(run.probabilities[rows], known[rows], reading=reading)
+            confidences[rows] = calibration.confidences(run.independent[rows], known[rows], reading=reading)
     return confidences
 
 
@@ -477,7 +480,7 @@ def _warnings(calibration: Calibration, kind: str, given_k: float | None) -> Ite
             "Calibrated on training rows because no validation row has a label. The network has memorised their "
             "labels, so the confidences are too high."
         )
-    if calibration.full_rows >= _ENOUGH or given_k is not None:
+    if calibration.full_rows >= ENOUGH_ROWS or given_k is not None:
         return
     k, least = calibration.k, 1.0 if calibration.at_least_one else 0.0
     wide = k.high - least > _UNSURE * (k.low - least) and k.high - k.low >= 0.1

@@ -10,6 +10,9 @@ from spml.errors import InputError
 
 Prefer = Literal["recall", "balanced", "precision"]
 
+ENOUGH_ROWS = 20
+"""Fully labelled rows from which on confidences are no longer cautious."""
+
 _THRESHOLDS = {"balanced": 0.5, "precision": 0.8}
 
 
@@ -59,8 +62,10 @@ def check_choice(prefer: str, threshold: float | None) -> None:
         raise InputError(f"threshold is {threshold!r}: it must be a number above 0 and at most 1")
 
 
-def reading_of(prefer: Prefer, threshold: float | None) -> Reading:
-    return "balanced" if prefer == "recall" and threshold is None else "cautious"
+def reading_of(calibration: Calibration, prefer: Prefer, threshold: float | None) -> Reading:
+    """Cautious confidences, unless fully labelled rows have shown which explanation is right, or recall matters."""
+    checked = calibration.full_rows >= ENOUGH_ROWS
+    return "balanced" if checked or (prefer == "recall" and threshold is None) else "cautious"
 
 
 def choose_rule(
@@ -68,11 +73,11 @@ def choose_rule(
 ) -> Rule:
     """The rule for a preference, or for a threshold on the cautious confidence.
 
-    "balanced" takes labels of a cautious confidence of at least 0.5, "precision" of at least 0.8; a row gets no more
-    labels than the upper end of the interval of k. "recall" takes the best expected F1 of each class.
+    "balanced" takes labels of a confidence of at least 0.5, "precision" of at least 0.8; a row gets no more labels than
+    the upper end of the interval of k. "recall" takes the best expected F1 of each class.
     """
     classes = confidences.shape[1]
-    reading = reading_of(prefer, threshold)
+    reading = reading_of(calibration, prefer, threshold)
     if threshold is not None:
         return Rule(reading, np.full(classes, float(threshold)))
     if prefer == "recall":

@@ -49,7 +49,7 @@ def sample_rows(run: RunFolder, rows: int = 20, *, seed: int = 0) -> LabelledRow
     doubt = np.zeros(len(candidates))
     for part in row_blocks(len(candidates), len(run.classes)):
         some = candidates[part]
-        confidences = recovered.calibration.confidences(run.probabilities[some], recovered.known[some])
+        confidences = recovered.calibration.confidences(run.independent[some], recovered.known[some])
         doubt[part] = (confidences * (1 - confidences)).sum(axis=1)
     chances = inclusion_probabilities(doubt, rows)
     drawn = systematic_sample(chances, np.random.default_rng([seed, 0x5A3B]))

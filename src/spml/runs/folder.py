@@ -164,6 +164,8 @@ class RunFolder:
     """The labels that came with the data, if people have answered questions; `labels` combines both."""
     decided: Labels | None = None
     """The answers of people, if any: +1 yes, -1 no."""
+    unconditional: Float32 | None = None
+    """`independent`, if it differs from `probabilities`."""
 
     @property
     def given_labels(self) -> Labels:
@@ -202,6 +204,11 @@ class RunFolder:
         """Whether the predictions of training rows come from models that were not trained on the row's label."""
         model = self.record.get("model", {})
         return "learners" in model or model.get("head") == "features"
+
+    @property
+    def independent(self) -> Float32:
+        """The input of the calibration: predictions that do not take into account that every row has a label."""
+        return self.probabilities if self.unconditional is None else self.unconditional
 
     @property
     def choice(self) -> str:
@@ -267,7 +274,9 @@ def open_run(folder: str | Path) -> RunFolder:
     )
     check_parts(path / PREDICTIONS, len(names), dict(zip(PARTS, parts, strict=True)))
     shape = (len(names), len(record["classes"]))
-    check_probabilities(path / PREDICTIONS, probabilities, shape, np.concatenate(parts))
+    unconditional = _array(path / PREDICTIONS, tensors["independent"]) if "independent" in tensors else None
+    for table in (probabilities, *([] if unconditional is None else [unconditional])):
+        check_probabilities(path / PREDICTIONS, table, shape, np.concatenate(parts))
     return RunFolder(
         folder=path,
         record=cast(dict[str, Any], record),
@@ -283,6 +292,7 @@ def open_run(folder: str | Path) -> RunFolder:
         source=cast(dict[str, Any], extra["source"]),
         given=given,
         decided=decided,
+        unconditional=unconditional,
     )
 
 

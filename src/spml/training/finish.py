@@ -1,6 +1,7 @@
 """The end of training: predictions for all rows, and everything else that makes a folder a finished run."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +41,15 @@ def finish(run: Trainer, dataset: Dataset) -> None:
     if processes.first:
         probabilities = torch.full((len(dataset), len(dataset.classes)), torch.nan)
         probabilities[torch.from_numpy(rows)] = scores
-        write_rows(folder, dataset, probabilities)
+        write_rows(folder, dataset, {"probabilities": probabilities})
     processes.wait()
 
 
-def write_rows(folder: Path, dataset: Dataset, probabilities: torch.Tensor) -> None:
-    """Write labels, names and predictions (N, L) of all rows. This makes the folder a finished run."""
+def write_rows(folder: Path, dataset: Dataset, predictions: Mapping[str, torch.Tensor]) -> None:
+    """Write labels, names and predictions of all rows. This makes the folder a finished run.
+
+    The predictions are "probabilities", and "independent" if `RunFolder.independent` differs, each (N, L).
+    """
     parts = {name: torch.from_numpy(getattr(dataset, name)) for name in PARTS}
     dataset.labels.save(folder / "labels.npz")
     if dataset.answers is not None:
@@ -55,5 +59,5 @@ def write_rows(folder: Path, dataset: Dataset, probabilities: torch.Tensor) -> N
         dataset.truth.open().save(folder / "truth.npz")
     write_text(folder / "names.json", json.dumps(dataset.names.tolist()))
     record = {"source": dataset.source or {"path": dataset.name, "options": {}}, "data": dataset.name}
-    write_tensors(folder / PREDICTIONS, {"probabilities": probabilities, **parts}, record)
+    write_tensors(folder / PREDICTIONS, {**predictions, **parts}, record)
     bind_files(folder)

@@ -170,12 +170,12 @@ def train_features(
                 device=device,
                 progress=show,
             )
-            probabilities = _probabilities(dataset, store, fit)
+            predictions = _predictions(dataset, store, fit)
         for note in _doubts(labels, fit, images=backbone is not None):
             notify(note)
         if network is not None:
             network.replace_head(fit.model)
-        _write(folder, record, dataset, fit, network or fit.model, fitted, probabilities)
+        _write(folder, record, dataset, fit, network or fit.model, fitted, predictions)
         return _result(folder)
 
 
@@ -249,14 +249,17 @@ def _is_finished(folder: Path, record: dict[str, Any]) -> bool:
     return "files" in before
 
 
-def _probabilities(dataset: Dataset, store: FeatureStore, fit: FeatureFit) -> torch.Tensor:
+def _predictions(dataset: Dataset, store: FeatureStore, fit: FeatureFit) -> dict[str, torch.Tensor]:
     """Cross-fitted predictions of the training rows, and the model's predictions of all others; NaN elsewhere."""
-    table = torch.full((len(dataset), len(dataset.classes)), torch.nan)
-    table[torch.from_numpy(dataset.train)] = torch.from_numpy(fit.held_out)
+    empty = torch.full((len(dataset), len(dataset.classes)), torch.nan)
+    tables = {"probabilities": empty, "independent": empty.clone()}
+    for table, values in zip(tables.values(), (fit.held_out, fit.independent), strict=True):
+        table[torch.from_numpy(dataset.train)] = torch.from_numpy(values)
     others = np.concatenate([dataset.validation, dataset.test])
     if len(others):
-        table[torch.from_numpy(others)] = torch.from_numpy(fit.model.presence(store.subset(others))).float()
-    return table
+        for table, predicted in zip(tables.values(), fit.model.predict(store.subset(others)), strict=True):
+            table[torch.from_numpy(others)] = torch.from_numpy(predicted).float()
+    return tables
 
 
 def _write(
@@ -266,12 +269,12 @@ def _write(
     fit: FeatureFit,
     network: Classifier | FeatureModel,
     encoder: TextEncoder | None,
-    probabilities: torch.Tensor,
+    predictions: dict[str, torch.Tensor],
 ) -> None:
     """Write all files; predictions.safetensors, which makes the run a finished one, comes last."""
     labelled = np.unique(dataset.labels.positives()[0])
     labelled = np.intersect1d(labelled, dataset.train)
-    score = selection_score(probabilities[torch.from_numpy(labelled)], dataset.labels.subset(labelled))
+    score = selection_score(predictions["probabilities"][torch.from_numpy(labelled)], dataset.labels.subset(labelled))
     record = {**record, "model": network.description}
     best = {"score": score if np.isfinite(score) else None, "epoch": 0, "weights": "raw"}
     lines = [{"kind": "candidate", "step": step, **asdict(each)} for step, each in enumerate(fit.candidates)]
@@ -281,7 +284,7 @@ def _write(
         write_tensors(folder / ENCODER, encoder.tensors(), encoder.record)
     write_text(folder / "run.json", json.dumps(record, indent=2))
     write_tensors(folder / "best.safetensors", network.state_dict(), {**record, "best": best})
-    write_rows(folder, dataset, probabilities)
+    write_rows(folder, dataset, predictions)
 
 
 def _result(folder: Path) -> dict[str, Any]:

@@ -93,6 +93,12 @@ class FeatureFit:
     answers: str = ""
 
     @property
+    def independent(self) -> Float32:
+        """p of `model` for the training rows, each row from models that were not trained on its label, (N, L)."""
+        logits = self.calibration.slope * self.evidence.astype(np.float64) + self.calibration.offsets
+        return np.asarray(expit(logits), np.float32)
+
+    @property
     def summary(self) -> str:
         """One line about what was chosen."""
         chosen = [each for each in self.candidates if each.chosen]
