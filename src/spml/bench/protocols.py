@@ -361,7 +361,8 @@ def _check_entry(where: str, entry: str, table: Any, data: Mapping[str, Any], li
     known_keys(where, table, _ENTRY)
     name = table.get("method", entry)
     if name not in METHODS:
-        raise InputError(f"{where}: no method named {name!r}. Available methods: {', '.join(sorted(METHODS))}")
+        own = "For a method of your own, install its package or add --import FILE.py."
+        raise InputError(f"{where}: {unknown_name('method', name, METHODS)} {own}")
     parts = [(where, table)]
     for data_name, on in table.get("on", {}).items():
         if data_name not in data:
