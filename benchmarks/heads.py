@@ -79,11 +79,12 @@ def measure(name: str, features: Any, label: np.ndarray, classes: int, options: 
     if options.auto:
         labels = Labels.from_indices(label, map(str, range(classes)))
         auto = round(seconds(lambda: fit_features(store, labels))[0], 2)
+    whole = "" if auto is None else f"; auto {auto} s"
     compared = "" if theirs is None else f", scikit-learn {theirs:.2f} s, {ours / theirs:.2f} of its time"
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"{name}: {len(store)} × {store.dim}, {classes} classes, {len(strengths)} strengths, chosen {best + 1}: "
-        f"{ours:.2f} s{compared}; auto {auto} s; peak memory {memory:.1f} GiB",
+        f"{ours:.2f} s{compared}{whole}; peak memory {memory:.1f} GiB",
         flush=True,
     )
     if options.record:
@@ -94,6 +95,7 @@ def measure(name: str, features: Any, label: np.ndarray, classes: int, options: 
             "auto_seconds": auto,
             "peak_gib": round(memory, 2),
         }
+        more |= {} if auto is None else {"auto_seconds": auto}
         record("heads", ours, theirs, "scikit-learn one-vs-rest, no folds", 0, **size, **more)
 
 
