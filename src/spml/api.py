@@ -75,7 +75,8 @@ def train(
     settings : mapping, optional
         Settings of the method that differ from its defaults.
     model : str, optional
-        Backbone: "lite0" (default), "lite1", "lite2", "small", or any timm model.
+        Backbone: "lite0", "lite1", "lite2", "small", or any timm model. Default: "lite2" where a classifier on frozen
+        features is trained (see `effort`), otherwise "lite0".
     weights : str or path, optional
         A .safetensors file with the weights of `model`, read instead of downloading them.
     head : str, optional

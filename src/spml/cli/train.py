@@ -26,7 +26,10 @@ def command(
         list[str] | None, typer.Option(help="A setting of the method, as name=value. Repeatable.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Backbone: lite0 (default), lite1, lite2, small, or any timm model.")
+        str | None,
+        typer.Option(
+            help="Backbone: lite0 to lite2, small or a timm model. Default: lite2 for frozen features, else lite0."
+        ),
     ] = None,
     weights: Annotated[
         Path | None,

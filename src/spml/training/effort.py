@@ -106,6 +106,28 @@ def plan_training(
     return Plan(True, True, wanted, f"Training a classifier on the features of the frozen network, {reason}{limit}.")
 
 
+class Default(NamedTuple):
+    """What is used if the user does not choose it."""
+
+    model: str
+    size: int
+    """Side of the images in pixels."""
+
+
+def default_model(effort: str, *, method: str, device: torch.device, options: Mapping[str, Any]) -> Default:
+    """A backbone with good frozen features where these are used, otherwise one that is trained fast.
+
+    Examples
+    --------
+    >>> default_model("normal", method="auto", device=torch.device("cpu"), options={})
+    Default(model='lite2', size=320)
+    >>> default_model("normal", method="em", device=torch.device("cpu"), options={})
+    Default(model='lite0', size=224)
+    """
+    frozen = method == "auto" and not options and not several_processes()
+    return Default("lite2", 320) if frozen and (effort != "normal" or device.type == "cpu") else Default("lite0", 224)
+
+
 def _why_not_frozen(method: str, backbone: str) -> str | None:
     if method != "auto":
         return f"only the method 'auto' supports, not {method!r}"

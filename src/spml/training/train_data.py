@@ -20,15 +20,14 @@ from spml.runs.log import tracker
 from spml.runs.outputs import RUN_FILES, check_results_folder
 from spml.training.device import choose_device, default_precision
 from spml.training.distributed import Processes
-from spml.training.effort import FEWEST_EPOCHS, plan_training, several_processes
+from spml.training.effort import FEWEST_EPOCHS, default_model, plan_training, several_processes
 from spml.training.experiment import Experiment
 from spml.training.frozen_first import Budget, train_in_stages
 from spml.training.run_experiment import run_experiment, without_unreadable_rows
 from spml.training.settings import TrainSettings
 from spml.training.train_features import train_features
 
-DEFAULT_SIZE = {"lite0": 224, "lite1": 240, "lite2": 260, "small": 64}
-DEFAULT_MODEL = "lite0"
+MODEL_SIZE = {"lite0": 224, "lite1": 240, "lite2": 260, "small": 64}
 
 
 def train_data(
@@ -70,7 +69,7 @@ def train_data(
     settings : mapping, optional
         Settings of the method.
     model : str, optional
-        Backbone for images, by default lite0.
+        Backbone for images; by default lite2 for frozen features, and lite0 where only the whole network is trained.
     weights : str or Path, optional
         A .safetensors file with the weights of `model`, read instead of downloading them.
     head : str, optional
@@ -122,7 +121,12 @@ def train_data(
     train: dict[str, Any] = {"epochs": FEWEST_EPOCHS, "batch_size": 16, "learning_rate": 1e-4, "seed": seed}
     train |= {name: value for name, value in given.items() if value is not None}
     _train_settings(1, chosen, train)
-    dataset = _open(data, model, size, {name: value for name, value in options.items() if value is not None})
+    network_options: dict[str, Any] = {"head": head, "track": track, "settings": settings or None, **given}
+    network_options = {name: value for name, value in network_options.items() if value is not None}
+    default = default_model(effort, method=method, device=chosen, options=network_options)
+    backbone = model or default.model
+    usual_size = default.size if model is None else MODEL_SIZE.get(model, 224)
+    dataset = _open(data, usual_size, size, {name: value for name, value in options.items() if value is not None})
     for note in dataset.notes:
         notify(note)
     if not len(dataset.labels.subset(dataset.train).positives()[0]):
@@ -137,8 +141,7 @@ def train_data(
     shared: dict[str, Any] = {"device": device, "notify": notify, "progress": progress}
     if isinstance(dataset.store, ImageStore):
         _check_inputs("features and texts", base=base, encoder=encoder)
-        backbone, image_size = model or DEFAULT_MODEL, dataset.store.size
-        network_options = {"head": head, "track": track, "settings": settings or None, **given}
+        image_size = dataset.store.size
         plan = plan_training(
             effort,
             rows=len(dataset.train),
@@ -148,7 +151,7 @@ def train_data(
             device=chosen,
             held_out=len(dataset.validation) > 0,
             minutes=minutes,
-            options={name: value for name, value in network_options.items() if value is not None},
+            options=network_options,
         )
         notify(plan.reason)
         train["epochs"] = plan.epochs
@@ -241,9 +244,9 @@ def _train_settings(rows: int, device: torch.device, train: dict[str, Any]) -> T
     )
 
 
-def _open(data: str | Path | Dataset, model: str | None, size: int | None, options: dict[str, Any]) -> Dataset:
-    """Open the data at the size of the model's images, unless they have a fixed size."""
-    wanted = size or DEFAULT_SIZE.get(model or DEFAULT_MODEL, 224)
+def _open(data: str | Path | Dataset, usual: int, size: int | None, options: dict[str, Any]) -> Dataset:
+    """Open the data with images of this size, or of the usual one, unless they have a fixed size."""
+    wanted = size or usual
     if isinstance(data, Dataset):
         return _resized(data, wanted, explicit=size is not None)
     fixed = options.get("kind") in ("features", "texts") or str(data).lower().endswith((".npy", ".npz"))

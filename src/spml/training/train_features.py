@@ -5,7 +5,7 @@ ended, its folder holds run.json alone.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ from spml.training.learners import FeatureFit, fit_features
 from spml.training.pooled_features import features_are_kept, pooled_features, supported_zooms
 from spml.training.progress import stages
 from spml.training.soft_labels import ZOOMS
+
+LARGE_IMAGE = 300
 
 
 def encoded(dataset: Dataset, encoder: str = DEFAULT_ENCODER) -> tuple[Dataset, TextEncoder]:
@@ -205,22 +207,32 @@ def _checked_encoder(encoder: str | None, texts: bool) -> str | None:
 
 def prepare_images(dataset: Dataset, network: Classifier, device: str, progress: bool) -> None:
     """Decode the images, unless an earlier run has kept the features of all of them."""
-    if not features_are_kept(network, dataset.tensor_store, _rows(dataset), choose_device(device), zooms=ZOOMS):
-        dataset.store.prepare(progress=progress)
+    store = dataset.store
+    assert isinstance(store, ImageStore)
+    zooms = _zooms(network, store.size)
+    if not features_are_kept(network, store, _rows(dataset), choose_device(device), zooms=zooms):
+        store.prepare(progress=progress)
 
 
 def frozen_features(dataset: Dataset, network: Classifier, device: str, progress: bool) -> Dataset:
     """A data set of images with features of a pretrained network in place of the images."""
     store, rows = dataset.store, _rows(dataset)
     assert isinstance(store, ImageStore)
-    zooms = supported_zooms(network, torch.zeros(1, 3, store.size, store.size), ZOOMS)
+    zooms = _zooms(network, store.size)
     title = "features" if progress else None
-    pooled = pooled_features(network, store, rows, choose_device(device), zooms=ZOOMS, progress=title)
+    pooled = pooled_features(network, store, rows, choose_device(device), zooms=zooms, progress=title)
     matrix = np.zeros((len(dataset), pooled.dim), np.float32)
     matrix[rows] = pooled.batch(np.arange(len(rows))).cpu().numpy()
     network.average_over(zooms)
     network.cpu()
     return replace(dataset, store=FeatureStore(matrix))
+
+
+def _zooms(network: Classifier, size: int) -> Sequence[float]:
+    """Two sizes of small images; of large ones, a second size gains little and takes most of the time."""
+    if size >= LARGE_IMAGE:
+        return (1.0,)
+    return supported_zooms(network, torch.zeros(1, 3, size, size, device=network.mean.device), ZOOMS)
 
 
 def _rows(dataset: Dataset) -> npt.NDArray[np.int64]:
