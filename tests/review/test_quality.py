@@ -78,6 +78,14 @@ def test_intervals_become_narrow_where_people_answered_only():
     assert 0.3 * width[0] < width[1] <= width[0] + 0.02
 
 
+def test_enough_is_never_said_where_nothing_was_recovered():
+    confidences = np.full((300, 1), 0.2)  # about 60 labels are missing
+    quality = Quality(confidences, confidences > 0.5, np.ones((300, 1), bool))
+    (estimate,) = quality.labels([0])
+    assert estimate.recall == (0, 0, 0)
+    assert not estimate.enough
+
+
 def test_most_likely_curves_maximise_the_posterior():
     """Against the formula: Bernoulli likelihood, Gaussian priors on the values at the knots."""
     from scipy.optimize import minimize

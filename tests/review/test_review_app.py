@@ -84,7 +84,9 @@ def test_answers_are_saved_with_confidence_and_change_the_lists(client, app):
     assert [saved[1:4] for saved in reply["saved"]] == [[row, 1, -1]]
     assert reply["progress"]["answers"] == 1
     (saved,) = app.review.decisions.current()
-    assert saved.confidence == pytest.approx(float(app.review.recovered.confidences[row, 1]), abs=1e-5)
+    recovered = app.review.recovered
+    shown = recovered.calibration.confidences(recovered.probabilities[[row]], recovered.known[[row]])
+    assert saved.confidence == pytest.approx(float(shown[0, 1]), abs=1e-5)
     assert saved.model == "on-images"
     assert row not in client.get("api/labels/1").json()["rows"]
     assert client.get("api/labels/1?shown=answered").json()["rows"] == [row]

@@ -48,7 +48,7 @@ class LabelQuality(NamedTuple):
     recall: Interval
     """Share of the missing labels that were recovered or confirmed."""
     enough: bool
-    """Whether both intervals are narrow."""
+    """Whether labels were recovered or confirmed, and both intervals are narrow."""
 
 
 class Quality:
@@ -129,7 +129,7 @@ class Quality:
         yes = self._asked[classes, 1].sum(axis=1)
         kept = yes + counts[:, 1].sum(axis=1)
         precision, recall = _share(yes + hits, kept), _share(yes + hits, yes + hits + misses)
-        return [_label_quality(precision[:, i], recall[:, i]) for i in range(len(classes))]
+        return [_label_quality(precision[:, i], recall[:, i], bool(kept[i])) for i in range(len(classes))]
 
     def _fitted(self) -> _Fit:
         if self._fit is None:
@@ -231,6 +231,7 @@ def _share(part: Float64, whole: Float64 | Int64) -> Float64:
     return np.divide(part, whole, out=np.ones_like(part), where=whole > 0)
 
 
-def _label_quality(precision: Float64, recall: Float64) -> LabelQuality:
+def _label_quality(precision: Float64, recall: Float64, any_kept: bool) -> LabelQuality:
     right, found = (Interval(*map(float, np.quantile(draws, [0.5, 0.05, 0.95]))) for draws in (precision, recall))
-    return LabelQuality(right, found, all(each.high - each.low <= ENOUGH for each in (right, found)))
+    narrow = all(each.high - each.low <= ENOUGH for each in (right, found))
+    return LabelQuality(right, found, any_kept and narrow)

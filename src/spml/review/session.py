@@ -50,7 +50,9 @@ class Review:
         self._known = self.recovered.known[rows]  # before this review: given, or decided before the run was trained
         self._given = self.run.given_labels.dense(rows)
         self._open = self._known == 0
-        self._confidences = np.nan_to_num(self.recovered.confidences[rows])
+        # Balanced, also where labels are recovered cautiously: a cautious confidence says little about the doubt.
+        probabilities = np.nan_to_num(self.recovered.probabilities[rows])
+        self._confidences = self.recovered.calibration.confidences(probabilities, self._known)
         self._believed = self.recovered.present(rows) & self._open
         self._quality = Quality(self._confidences, self._believed, self._open)
         self._gain: npt.NDArray[np.float32] | None = None
@@ -157,7 +159,7 @@ class Review:
                 places = places[[search.casefold() in name.casefold() for name in names]]
             key = {
                 "suggested": -self.gain()[places, label],
-                "doubtful": np.abs(confidence[places] - min(self.recovered.thresholds[label], 1.0)),
+                "doubtful": np.abs(confidence[places] - 0.5),
                 "confident": -confidence[places],
                 "unlikely": confidence[places],
             }[order]
