@@ -9,10 +9,11 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from spml.atomic import atomic_path, lock_folder
 from spml.errors import InputError
-from spml.runs.files import write_text
+from spml.runs.files import write_tensors, write_text
 
 KILLED = """
 import os, signal, sys
@@ -24,7 +25,7 @@ with atomic_path(sys.argv[1]) as temporary:
 WRITES = """
 import sys
 from pathlib import Path
-from spml.runs.files import write_text
+from spml.runs.files import write_tensors, write_text
 write_text(Path(sys.argv[1]), "whole")
 """
 
@@ -180,3 +181,17 @@ def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path):
 def test_errors_about_other_files_keep_their_name(tmp_path):
     with pytest.raises(FileNotFoundError, match="other"), atomic_path(tmp_path / "a.bin"):
         Path(tmp_path, "other").read_bytes()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of the operating system")
+def test_a_full_disk_is_one_sentence_for_tensors_too(tmp_path):
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"x\.safetensors cannot be written: file too large"):
+            write_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(100_000)}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []

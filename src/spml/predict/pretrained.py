@@ -8,10 +8,9 @@ from typing import Any, Literal, NotRequired, TypedDict
 import msgspec
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import spml
-from spml.atomic import atomic_path
 from spml.calibration import Calibration, Presence, Recalibration
 from spml.errors import InputError
 from spml.labels import KEstimate
@@ -19,7 +18,7 @@ from spml.metrics import mean_average_precision
 from spml.models.feature_classifier import FeatureClassifier
 from spml.predict.predictor import Decision, Predictor
 from spml.recover import Rule
-from spml.runs.files import copy_tensors, digest, read_json, write_tensors, write_text
+from spml.runs.files import copy_tensors, digest, read_json, write_safetensors, write_tensors, write_text
 from spml.runs.folder import ENCODER, RunFolder, read_encoder, stored_network
 from spml.runs.schema import Names, NetworkRecord, damaged
 
@@ -105,8 +104,7 @@ def save_pretrained(predictor: Predictor, training: TrainingRecord, folder: Path
         "decision": _decision_record(predictor),
         "training": asdict(training),
     }
-    with atomic_path(folder / WEIGHTS) as temporary:
-        save_file(copy_tensors(predictor.network.state_dict()), temporary, metadata={"format": "pt"})
+    write_safetensors(folder / WEIGHTS, copy_tensors(predictor.network.state_dict()), {"format": "pt"})
     if predictor.encoder is not None:
         write_tensors(folder / ENCODER, predictor.encoder.tensors(), predictor.encoder.record)
     config["files"] = {name: digest(folder / name) for name in (WEIGHTS, ENCODER) if (folder / name).exists()}

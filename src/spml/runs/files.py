@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,11 +42,18 @@ def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], record: str) -> None:
     """`write_tensors` of contiguous CPU tensors and an encoded record, without copying."""
+    write_safetensors(path, tensors, {_RECORD: record})
+
+
+def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file atomically."""
     with atomic_path(path) as temporary, explain_write_errors(path):
         try:
-            save_file(tensors, temporary, metadata={_RECORD: record})
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
+            save_file(tensors, temporary, metadata=metadata)
+        except SafetensorError as error:  # it hides the error of the operating system in its text
+            if number := re.search(r"\(os error (\d+)\)", str(error)):
+                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+            raise
 
 
 def read_json(path: Path, schema: type[T]) -> T:
