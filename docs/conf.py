@@ -54,6 +54,8 @@ nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
+nb_code_prompt_show = "Show code"
+nb_code_prompt_hide = "Hide code"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "spml"
