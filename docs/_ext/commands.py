@@ -45,6 +45,8 @@ def _names(part: Any) -> str:
 
 def _meaning(part: Any) -> str:
     text = " ".join((part.help or "").split()).replace("|", r"\|")
+    if panel := getattr(part, "rich_help_panel", None):
+        text = f"*{panel}.* {text}"
     if part.required:
         return f"{text} **Required.**" if part.param_type_name != "argument" else text
     quiet = part.default in (None, False, ()) or "efault" in text

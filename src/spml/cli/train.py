@@ -9,6 +9,7 @@ from spml.cli.console import DeviceOption, ImportOption, echo
 from spml.errors import InputError
 
 EXAMPLE = "spml train photos/ --out runs/photos"
+_IMAGES, _FEATURES, _DATA = "Images", "Features and texts", "Reading the data"  # groups of options in --help
 
 
 def command(
@@ -28,42 +29,63 @@ def command(
     model: Annotated[
         str | None,
         typer.Option(
-            help="Backbone: lite0 to lite2, small or a timm model. Default: lite2 for frozen features, else lite0."
+            rich_help_panel=_IMAGES,
+            help="Backbone: lite0 to lite2, small or a timm model. Default: lite2 for frozen features, else lite0.",
         ),
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(help="File (.safetensors) with the weights of --model, read instead of downloading them."),
+        typer.Option(
+            rich_help_panel=_IMAGES,
+            help="File (.safetensors) with the weights of --model, read instead of downloading them.",
+        ),
     ] = None,
     head: Annotated[
-        str | None, typer.Option(help="linear, label-wise, attention or cam. Default: chosen by the method.")
+        str | None,
+        typer.Option(
+            rich_help_panel=_IMAGES, help="linear, label-wise, attention or cam. Default: chosen by the method."
+        ),
     ] = None,
-    size: Annotated[int | None, typer.Option(help="Image size in pixels. Default: the model's own.", min=1)] = None,
+    size: Annotated[
+        int | None, typer.Option(rich_help_panel=_IMAGES, help="Image size in pixels. Default: the model's own.", min=1)
+    ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Images: passes over the training data. Default: 3,000 steps, at least 10 epochs.", min=1),
+        typer.Option(
+            rich_help_panel=_IMAGES,
+            help="Passes over the training data. Default: 3,000 steps, at least 10 epochs.",
+            min=1,
+        ),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images: examples per step. Default: 16.", min=1)] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Images: peak learning rate. Default: 1e-4.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(rich_help_panel=_IMAGES, help="Examples per step. Default: 16.", min=1)
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(rich_help_panel=_IMAGES, help="Peak learning rate. Default: 1e-4.")
+    ] = None,
     base: Annotated[
-        str | None, typer.Option(help="Features and texts: auto (default), linear or trees, the learners to try.")
+        str | None,
+        typer.Option(rich_help_panel=_FEATURES, help="The learners to try: auto (default), linear or trees."),
     ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="Texts: tfidf (default), words, chars, words+chars, wordllama, or a model of sentence-transformers."
+            rich_help_panel=_FEATURES,
+            help="Texts: tfidf (default), words, chars, words+chars, wordllama, or a model of sentence-transformers.",
         ),
     ] = None,
     effort: Annotated[
         str,
         typer.Option(
-            help="Images: quick (classifier on features of the frozen network), thorough (then the whole network from "
+            rich_help_panel=_IMAGES,
+            help="quick (classifier on features of the frozen network), thorough (then the whole network from "
             "it; the better one is kept), or normal (the whole network on a GPU; on a CPU quick, or thorough within "
-            "--minutes)."
+            "--minutes).",
         ),
     ] = "normal",
     minutes: Annotated[
-        float | None, typer.Option(help="Images on a CPU: time limit, in which the whole network is trained too.")
+        float | None,
+        typer.Option(rich_help_panel=_IMAGES, help="On a CPU: time limit, in which the whole network is trained too."),
     ] = None,
     k: Annotated[
         float | None,
@@ -71,22 +93,43 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     device: DeviceOption = "auto",
-    kind: Annotated[str | None, typer.Option(help="Data format, if it cannot be detected.")] = None,
-    image_column: Annotated[str | None, typer.Option(help="Tables: column of image paths.")] = None,
-    text_column: Annotated[str | None, typer.Option(help="Tables: column of texts.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Tables: column of labels.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(rich_help_panel=_DATA, help="Data format, if it cannot be detected.")
+    ] = None,
+    image_column: Annotated[
+        str | None, typer.Option(rich_help_panel=_DATA, help="Tables: column of image paths.")
+    ] = None,
+    text_column: Annotated[str | None, typer.Option(rich_help_panel=_DATA, help="Tables: column of texts.")] = None,
+    label_column: Annotated[str | None, typer.Option(rich_help_panel=_DATA, help="Tables: column of labels.")] = None,
     class_columns: Annotated[
         list[str] | None,
-        typer.Option("--class-column", help="Tables: a 0/1 column of one class. Repeatable. Default: detected."),
+        typer.Option(
+            "--class-column",
+            rich_help_panel=_DATA,
+            help="Tables: a 0/1 column of one class. Repeatable. Default: detected.",
+        ),
     ] = None,
     zeros: Annotated[
-        str | None, typer.Option(help="Tables: what 0 means in class columns, unknown (default) or negative.")
+        str | None,
+        typer.Option(
+            rich_help_panel=_DATA, help="Tables: what 0 means in class columns, unknown (default) or negative."
+        ),
     ] = None,
-    split_column: Annotated[str | None, typer.Option(help="Tables: column with train, validation or test.")] = None,
-    id_column: Annotated[str | None, typer.Option(help="Tables: column of unique row names.")] = None,
-    image_root: Annotated[Path | None, typer.Option(help="Tables: folder that image paths are relative to.")] = None,
-    labels: Annotated[Path | None, typer.Option(help="Feature matrix: file with the labels.")] = None,
-    on_bad_image: Annotated[str | None, typer.Option(help="Unreadable images: error (default) or skip.")] = None,
+    split_column: Annotated[
+        str | None, typer.Option(rich_help_panel=_DATA, help="Tables: column with train, validation or test.")
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option(rich_help_panel=_DATA, help="Tables: column of unique row names.")
+    ] = None,
+    image_root: Annotated[
+        Path | None, typer.Option(rich_help_panel=_DATA, help="Tables: folder that image paths are relative to.")
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(rich_help_panel=_DATA, help="Feature matrix: file with the labels.")
+    ] = None,
+    on_bad_image: Annotated[
+        str | None, typer.Option(rich_help_panel=_DATA, help="Unreadable images: error (default) or skip.")
+    ] = None,
     decisions: Annotated[
         Path | None, typer.Option(help="Database of answers from `spml review`, learned as verified labels.")
     ] = None,
