@@ -3,9 +3,9 @@
 The probes are the linear learners of `fit_features`: two losses solved to convergence, each with the strength of
 regularisation that the likelihood of held-out observed labels prefers, and averaged. Every row is scored by a probe
 that was trained without it, so the probe is no better on it than on a new row. The scores are calibrated by which of
-the present labels the annotator chose (`spml.calibration`). That needs neither full labels nor k, and gives, together with the observed label, the probability
-of every other label. The network's head starts as the calibrated probe of all rows; a head of another form starts from
-the class frequencies it finds.
+the present labels the annotator chose (`spml.calibration`). That needs neither full labels nor k, and gives, together
+with the observed label, the probability of every other label. The network's head starts as the calibrated probe of
+all rows; a head of another form starts from the class frequencies it finds.
 """
 
 from typing import NamedTuple
