@@ -1,8 +1,9 @@
 """Recovered labels against the truth: calibration error, precision, recall and k, with 0, 20 and 60 full rows.
 
-Every set is fully labelled; single positives are drawn anew for each draw. Predictions are cross-fitted one-vs-rest
-logistic regressions, so that sets and draws compare the calibration and nothing else. `before` repeats the rule of
-version 0.1 with the current code: the most likely calibration, and thresholds with the best expected F1.
+Every set is fully labelled; single positives are drawn anew for each draw. Predictions are those of `spml train` with
+its defaults: cross-fitted by `fit_features`. `before` repeats the rule of version 0.1 with the current code: the most
+likely calibration, and thresholds with the best expected F1. The pooled rows combine all draws of a set; a calibration
+error of few labels is mostly noise, see the column `recovered`.
 
     python benchmarks/recovery.py --data FOLDER --out results/recovery.csv
 """
@@ -10,54 +11,44 @@ version 0.1 with the current code: the most likely calibration, and thresholds w
 import argparse
 import csv
 import warnings
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from scipy import sparse
-from scipy.special import expit
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold
-from sklearn.multiclass import OneVsRestClassifier
 
 from record import command, commit, hardware
 from spml.calibration import best_threshold, calibrate
+from spml.data.stores.features import FeatureStore
+from spml.labels import Labels
+from spml.models.text_encoders import DEFAULT_ENCODER, fit_encoder
 from spml.recover.guarantee import CONFIDENCE, guaranteed_threshold
-from spml.recover.rule import Rule, choose_rule
-from spml.recover.sample import inclusion_probabilities, systematic_sample
+from spml.recover.rule import Rule, choose_rule, reading_of
+from spml.recover.sample import expected_labels, inclusion_probabilities, systematic_sample
+from spml.training.learners import fit_features
 
-STRENGTH = {"scene": 0.01, "yeast": 0.01, "medical": 0.1, "hallmarks": 10.0, "voc": 0.03, "cub": 0.003}
 SETS = ("scene", "yeast", "medical", "hallmarks", "voc", "voc by class", "voc by size", "cub")
 COLUMNS = (
     *("set", "draw", "when", "full_rows", "rows", "labels", "true_k", "k", "k_low", "k_high", "k_covered"),
-    *("recovered_per_row", "precision", "confidence", "calibration_error", "recall", "wide_k"),
+    *("recovered", "recovered_per_row", "precision", "confidence", "calibration_error", "recall", "wide_k"),
     *("guarantees_found", "guarantees_held", "command", "commit", "hardware"),
 )
 
 
 def load(folder: Path, name: str):
-    """Features, full labels, and for VOC the size of the largest object of each class."""
+    """Features or texts, full labels, and for VOC the size of the largest object of each class."""
     if name == "hallmarks":
         with (folder / "text" / "hallmarks.csv").open() as file:
             rows = list(csv.DictReader(file))
         classes = sorted({label for row in rows for label in row["all_labels"].split("|")})
         truth = np.array([[c in row["all_labels"].split("|") for c in classes] for row in rows])
-        return TfidfVectorizer(min_df=2, sublinear_tf=True).fit_transform([row["text"] for row in rows]), truth, None
+        return np.array([row["text"] for row in rows], object), truth, None
     where = {"voc": "voc12", "cub": "cub"}.get(name, f"tabular/{name}")
     table = np.load(folder / where / "labels.npz")
     image = name in ("voc", "cub")
     features = np.load(folder / where / ("features-lite2-320.npy" if image else "features.npy")).astype(np.float32)
-    rows = np.arange(len(features))
-    if name == "cub":
-        rows = np.concatenate([table["val"], table["test"]])
+    rows = np.concatenate([table["val"], table["test"]]) if name == "cub" else np.arange(len(features))
     rows = rows[(table["labels"][rows] > 0).any(axis=1)]
-    features, truth = features[rows], table["labels"][rows] > 0
-    features = (features - features.mean(0)) / (features.std(0) + 1e-6)
-    if image:
-        basis = np.linalg.svd(features[:2000], full_matrices=False)[2][:200]
-        features = features @ basis.T
-        features /= features.std()
-    return features, truth, table["largest_share"][rows] if name == "voc" else None
+    return features[rows], table["labels"][rows] > 0, table["largest_share"][rows] if name == "voc" else None
 
 
 def draw_singles(truth, bias: str, share, rng):
@@ -66,34 +57,47 @@ def draw_singles(truth, bias: str, share, rng):
     return (edges > rng.random((len(truth), 1))).argmax(axis=1)
 
 
-def cross_fit(features, single, classes: int, strength: float, seed: int):
-    logits = np.full((len(single), classes), -12.0)
-    for inside, outside in KFold(4, shuffle=True, random_state=seed).split(single):
-        model = OneVsRestClassifier(LogisticRegression(C=strength, max_iter=100, tol=1e-3))
-        model.fit(features[inside], single[inside])
-        logits[np.ix_(outside, model.classes_)] = model.decision_function(features[outside])
-    return expit(logits)
+def cross_fit(features, single, classes: int, seed: int):
+    """What `spml train` stores as the input of the calibration."""
+    if features.dtype == object:
+        features = fit_encoder(DEFAULT_ENCODER, list(features)).encode(list(features))
+    labels = Labels.from_indices(single, [f"class {c}" for c in range(classes)])
+    return fit_features(FeatureStore(features), labels, seed=seed).independent
 
 
-def measure(calibration, rule: Rule, confidences, truth, observed, rest) -> dict[str, object]:
+def calibration_error(confidence, right) -> float:
+    """Expected calibration error with ten bins of equal width."""
+    bins = np.minimum((confidence * 10).astype(int), 9)
+    shares = [(bins == b) for b in np.unique(bins)]
+    return float(sum(abs(confidence[some].mean() - right[some].mean()) * some.mean() for some in shares))
+
+
+def measure(calibration, rule: Rule, confidences, truth, observed, rest) -> tuple[dict[str, object], tuple]:
+    """The columns of one setting, and what is needed to pool them over draws."""
     present = rule.present(confidences, observed) & (observed == 0)
     taken, right = confidences[rest][present[rest]], truth[rest][present[rest]]
-    bins = np.minimum((taken * 10).astype(int), 9)
-    error = sum(abs(taken[bins == b].mean() - right[bins == b].mean()) * (bins == b).mean() for b in np.unique(bins))
-    missing = (truth[rest] & (observed[rest] == 0)).sum()
+    missing = int((truth[rest] & (observed[rest] == 0)).sum())
     k, true_k = calibration.k, float(truth.sum(axis=1).mean())
-    return {
+    columns = summary(taken, right, missing, len(rest)) | {
         "true_k": round(true_k, 3),
         "k": round(k.k, 3),
         "k_low": round(k.low, 3),
         "k_high": round(k.high, 3),
         "k_covered": k.low <= true_k <= k.high,
-        "recovered_per_row": round(1 + len(taken) / len(rest), 3),
-        "precision": round(float(right.mean()), 3) if len(taken) else "",
-        "confidence": round(float(taken.mean()), 3) if len(taken) else "",
-        "calibration_error": round(float(error), 3) if len(taken) else "",
-        "recall": round(float(right.sum() / max(missing, 1)), 3),
         "wide_k": k.high - 1 > 2 * (k.low - 1),
+    }
+    return columns, (taken, right, missing, len(rest))
+
+
+def summary(taken, right, missing: int, rows: int) -> dict[str, object]:
+    found = len(taken) > 0
+    return {
+        "recovered": len(taken),
+        "recovered_per_row": round(len(taken) / rows, 4),
+        "precision": round(float(right.mean()), 3) if found else "",
+        "confidence": round(float(taken.mean()), 3) if found else "",
+        "calibration_error": round(calibration_error(taken, right), 3) if found else "",
+        "recall": round(float(right.sum() / max(missing, 1)), 3),
     }
 
 
@@ -107,30 +111,29 @@ def before(probabilities, observed):
 
 def results(probabilities, observed, truth, rng, full_rows):
     rows = np.arange(len(truth))
-    yield {"when": "before", "full_rows": 0} | measure(*before(probabilities, observed), truth, observed, rows)
+    yield {"when": "before", "full_rows": 0}, *measure(*before(probabilities, observed), truth, observed, rows)
     base = calibrate(probabilities, observed)
-    doubt = base.confidences(probabilities, observed).astype(float)
-    doubt = (doubt * (1 - doubt)).sum(axis=1)
+    sizes = expected_labels(base.confidences(probabilities, observed), observed)
     for count in full_rows:
-        known, calibration, weights = observed.copy(), base, np.ones(len(truth))
-        drawn = np.zeros(0, np.int64)
+        known, calibration, drawn = observed.copy(), base, np.zeros(0, np.int64)
         if count:
-            chances = inclusion_probabilities(doubt, count)
-            drawn, weights = systematic_sample(chances, rng), 1 / chances
+            chances = inclusion_probabilities(sizes, count)
+            drawn = systematic_sample(chances, rng)
             known[drawn] = np.where(truth[drawn], 1, -1)
-            calibration = calibrate(probabilities, known, observed=observed, weights=weights)
-        confidences = calibration.confidences(probabilities, observed, reading="cautious")
+            calibration = calibrate(probabilities, known, observed=observed, weights=1 / chances)
+        reading = reading_of(calibration, "balanced", None)
+        confidences = calibration.confidences(probabilities, observed, reading=reading)
         rule = choose_rule(calibration, confidences, rows, "balanced", None)
         rest = np.setdiff1d(rows, drawn)
-        yield {"when": "after", "full_rows": count} | measure(calibration, rule, confidences, truth, observed, rest)
+        key = {"when": "after", "full_rows": count}
+        yield key, *measure(calibration, rule, confidences, truth, observed, rest)
 
 
 def guarantees(probabilities, observed, truth, rng, rows: int, draws: int, precision: float):
     """In how many of `draws` samples a precision could be guaranteed, and in how many of these it holds."""
     base = calibrate(probabilities, observed)
     scores, unknown = base.confidences(probabilities, observed), observed == 0
-    doubt = (scores * (1 - scores)).sum(axis=1).astype(float)
-    chances = inclusion_probabilities(doubt, rows)
+    chances = inclusion_probabilities(expected_labels(scores, observed), rows)
     found = held = 0
     for _ in range(draws):
         drawn = systematic_sample(chances, rng)
@@ -164,29 +167,32 @@ def main() -> None:
         writer = csv.DictWriter(file, COLUMNS)
         if new:
             writer.writeheader()
+        pools: dict[tuple[object, ...], list[tuple]] = defaultdict(list)
         for draw in range(arguments.draws):
             for name in arguments.sets:
                 kind, _, bias = name.partition(" by ")
                 features, truth, share = load(arguments.data, kind)
                 rng = np.random.default_rng([draw, 0])
                 some = np.sort(rng.permutation(len(truth))[: arguments.rows])
-                features, truth = features[some], truth[some]
+                truth = truth[some]
                 single = draw_singles(truth, bias, None if share is None else share[some], rng)
-                x = features if sparse.issparse(features) else np.asarray(features, np.float64)
-                probabilities = cross_fit(x, single, truth.shape[1], STRENGTH[kind], draw)
+                probabilities = cross_fit(features[some], single, truth.shape[1], draw)
                 observed = np.zeros(truth.shape, np.int8)
                 observed[np.arange(len(truth)), single] = 1
-                common = {"set": name, "draw": draw, "rows": len(truth), "labels": truth.shape[1], **origin}
-                lines = list(results(probabilities, observed, truth, rng, arguments.full_rows))
-                if draw == 0 and arguments.guarantee_draws:
-                    for precision in (0.8, 0.9):
-                        lines.append(
-                            guarantees(probabilities, observed, truth, rng, 100, arguments.guarantee_draws, precision)
-                        )
-                for line in lines:
-                    writer.writerow(common | line)
+                common = {"set": name, "rows": len(truth), "labels": truth.shape[1], **origin}
+                for key, columns, pool in results(probabilities, observed, truth, rng, arguments.full_rows):
+                    pools[name, key["when"], key["full_rows"]].append(pool)
+                    writer.writerow(common | {"draw": draw} | key | columns)
+                for precision in (0.7, 0.8, 0.9) if draw == 0 and arguments.guarantee_draws else ():
+                    line = guarantees(probabilities, observed, truth, rng, 100, arguments.guarantee_draws, precision)
+                    writer.writerow(common | {"draw": draw} | line)
                 file.flush()
                 print(name, draw, flush=True)
+        for (name, when, count), parts in pools.items():
+            taken, right = (np.concatenate([part[at] for part in parts]) for at in (0, 1))
+            columns = summary(taken, right, sum(part[2] for part in parts), sum(part[3] for part in parts))
+            key = {"set": name, "draw": "pooled", "when": when, "full_rows": count}
+            writer.writerow(origin | key | columns)
 
 
 if __name__ == "__main__":

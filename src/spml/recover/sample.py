@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from spml.atomic import atomic_path
-from spml.calibration import Float64, Int64
+from spml.calibration import Float32, Float64, Int8, Int64
 from spml.errors import InputError
 from spml.labels.entries import row_blocks
 from spml.recover.labelled import HEAVIEST, LabelledRows
@@ -19,9 +19,9 @@ _UNIFORM = 1 / HEAVIEST  # share of the rows drawn with equal probability, which
 def sample_rows(run: RunFolder, rows: int = 20, *, seed: int = 0) -> LabelledRows:
     """Draw training and validation rows for full labelling.
 
-    Half of the chance of a row is the same for all; the other half is proportional to how much its labels are in
-    doubt, the variance of its number of labels. Each row's weight is 1 / its chance, so that estimates from the sample
-    hold for all rows.
+    Half of the chance of a row is the same for all; the other half is proportional to the expected number of labels
+    that would be recovered, because these are to be checked. Each row's weight is 1 / its chance, so that estimates
+    from the sample hold for all rows.
 
     Parameters
     ----------
@@ -46,25 +46,31 @@ def sample_rows(run: RunFolder, rows: int = 20, *, seed: int = 0) -> LabelledRow
     candidates = recovered.rows[(recovered.known[recovered.rows] == 0).any(axis=1)]
     if not 1 <= rows <= len(candidates):
         raise InputError(f"rows is {rows}: the run {run.name} has {len(candidates)} rows that are not fully labelled")
-    doubt = np.zeros(len(candidates))
+    expected = np.zeros(len(candidates))
     for part in row_blocks(len(candidates), len(run.classes)):
         some = candidates[part]
         confidences = recovered.calibration.confidences(run.independent[some], recovered.known[some])
-        doubt[part] = (confidences * (1 - confidences)).sum(axis=1)
-    chances = inclusion_probabilities(doubt, rows)
+        expected[part] = expected_labels(confidences, recovered.known[some])
+    chances = inclusion_probabilities(expected, rows)
     drawn = systematic_sample(chances, np.random.default_rng([seed, 0x5A3B]))
     index = np.sort(candidates[drawn])
     weights = 1 / chances[np.sort(drawn)]
     return LabelledRows(run.labels.subset(index), index, weights)
 
 
-def inclusion_probabilities(doubt: Float64, rows: int) -> Float64:
-    """The chance of each row to be drawn; they add up to `rows` and none is above 1."""
-    total = doubt.sum()
-    doubtful = doubt / total if total > 0 else np.full(len(doubt), 1 / len(doubt))
-    shares: Float64 = _UNIFORM / len(doubt) + (1 - _UNIFORM) * doubtful
-    chances: Float64 = np.zeros(len(doubt))
-    certain = np.zeros(len(doubt), bool)
+def expected_labels(confidences: Float32, known: Int8) -> Float64:
+    """The expected number of correct labels among those that would be recovered in each row."""
+    recoverable = (known == 0) & (confidences >= 0.5)
+    return np.asarray((confidences * recoverable).sum(axis=1, dtype=np.float64))
+
+
+def inclusion_probabilities(sizes: Float64, rows: int) -> Float64:
+    """The chance of each row to be drawn, half of it proportional to its size; none is above 1, the sum is `rows`."""
+    total = sizes.sum()
+    shares_of_size = sizes / total if total > 0 else np.full(len(sizes), 1 / len(sizes))
+    shares: Float64 = _UNIFORM / len(sizes) + (1 - _UNIFORM) * shares_of_size
+    chances: Float64 = np.zeros(len(sizes))
+    certain = np.zeros(len(sizes), bool)
     while True:
         rest = ~certain
         chances[certain] = 1.0
