@@ -225,21 +225,23 @@ def _data(
 
 
 def figure(results: Path, path: Path) -> None:
-    """Test mAP by number of answers, one panel per data set and one line per order: means over seeds."""
+    """Recall by number of answers, one panel per data set and one line per order: means over seeds."""
     with results.open(newline="") as file:
         lines = list(csv.DictReader(file))
-    names, colours = ["random", "confidence", "suggested"], ["#8a94a0", "#c0560a", "#1f5fbf"]
+    measured = {line["order"] for line in lines}
+    palette = {"random": "#8a94a0", "confidence": "#c0560a", "suggested": "#1f5fbf"}
+    names, colours = zip(*[each for each in palette.items() if each[0] in measured], strict=True)
     parts = []
     for panel, data in enumerate(dict.fromkeys(line["data"] for line in lines)):
         curves = []
         for order in names:
             chosen = [line for line in lines if (line["data"], line["order"]) == (data, order)]
             steps = sorted({int(line["answers"]) for line in chosen})
-            means = [np.mean([float(each["test_map"]) for each in chosen if int(each["answers"]) == n]) for n in steps]
+            means = [np.mean([float(each["recall"]) for each in chosen if int(each["answers"]) == n]) for n in steps]
             curves.append((steps, [100 * float(mean) for mean in means]))
         low, high = min(min(y) for _, y in curves), max(max(y) for _, y in curves)
         left = 60 + 350 * panel
-        parts.append(f'<text x="{left}" y="28" font-weight="600">{data}: test mAP (%)</text>')
+        parts.append(f'<text x="{left}" y="28" font-weight="600">{data}: recall (%)</text>')
         for value in (low, high):
             y = 210 - 160 * (value - low) / (high - low)
             parts.append(f'<path d="M{left} {y:.1f}h260" stroke="#8884"/>')

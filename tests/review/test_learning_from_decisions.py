@@ -49,6 +49,7 @@ def test_answers_become_training_labels(answered, tables, tmp_path):
     np.testing.assert_array_equal(again.given_labels.dense(), run.labels.dense())
     assert any("4 answers (2 yes, 2 no)" in note and "1 of them correct" in note for note in notes)
     assert again.record["data"]["labels"] != run.record["data"]["labels"]
+    assert "; 3 answers c" in again.choice  # they correct or calibrate the model; the fourth is about a given label
 
 
 def test_train_again_uses_the_same_settings_and_continues_the_review(answered, tmp_path):
