@@ -1,5 +1,6 @@
 """The directive `commands`: every command with its arguments and options, from the command line itself."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,6 +46,7 @@ def _names(part: Any) -> str:
 
 def _meaning(part: Any) -> str:
     text = " ".join((part.help or "").split()).replace("|", r"\|")
+    text = re.sub(r"(?<!`)--[a-z][\w-]*", r"`\g<0>`", text)  # else two hyphens become a dash
     if panel := getattr(part, "rich_help_panel", None):
         text = f"*{panel}.* {text}"
     if part.required:
