@@ -1,0 +1,85 @@
+"""Images with many labels per row: EPR's head joins those of `auto` if held-out labels become more likely.
+
+The heads of `auto` compare the classes of a row or push every unknown label down. EPR (Cole et al. 2021) pushes down
+only their expected number, towards k. With several labels per row the errors of the two are partly independent. k is
+estimated by the calibration of `auto`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import torch
+from scipy.special import expit
+
+from spml.calibration import Calibration, calibrate
+from spml.data.stores.features import FeatureStore
+from spml.labels import Labels
+from spml.models.feature_model import FeatureModel, Learner, centred
+from spml.training.learners import Candidate, FeatureFit, fit_features
+
+FEWEST_LABELS = 2.0  # per row, for which EPR is tried
+_SHARES = (0.0, 0.25, 0.5, 0.75)  # of EPR in the evidence, each part scaled to a standard deviation of 1
+
+
+def with_expected_positives(
+    fit: FeatureFit,
+    features: FeatureStore,
+    labels: Labels,
+    *,
+    k: float | None = None,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+) -> FeatureFit:
+    """The fit of `auto`, together with a head trained by EPR if that makes held-out labels more likely.
+
+    Parameters
+    ----------
+    fit : FeatureFit
+        Of `auto` on these features and labels, without answers.
+    features, labels, seed, device
+        As in `fit_features`.
+    k : float, optional
+        Average number of labels per row. Default: the estimate of the fit.
+
+    Returns
+    -------
+    FeatureFit
+        The given one, if nothing is gained.
+    """
+    labels_per_row = fit.calibration.k.k if k is None else k
+    if labels_per_row < FEWEST_LABELS or labels.is_full:
+        return fit
+    other = fit_features(features, labels, method="epr", k=labels_per_row, seed=seed, device=device)
+    tables = fit.evidence.astype(np.float64), centred(torch.from_numpy(other.evidence).double()).numpy()
+    scales = [1 / max(float(table.std()), 1e-12) for table in tables]
+    known = labels.dense()
+
+    def calibrated(share: float) -> tuple[Calibration, np.ndarray]:
+        evidence = (1 - share) * scales[0] * tables[0] + share * scales[1] * tables[1]
+        return calibrate(expit(evidence), known, k=k, at_least_one=True, uncertainty=False), evidence
+
+    tried = {share: calibrated(share) for share in _SHARES}
+    share = max(tried, key=lambda each: tried[each][0].log_likelihood)
+    if share == 0:
+        return fit
+    calibration, evidence = tried[share]
+    factors = (1 - share) * scales[0], share * scales[1]
+    models = fit.model, other.model
+    model = FeatureModel(
+        [cast(Learner, learner) for each in models for learner in each.learners],
+        [factor * float(weight) for factor, each in zip(factors, models, strict=True) for weight in each.weights],
+        slope=calibration.slope,
+        offsets=calibration.offsets,
+        dim=features.dim,
+        at_least_one=calibration.at_least_one,
+    )
+    candidates = [replace(each, weight=factors[0] * each.weight) for each in fit.candidates]
+    (candidate,) = other.candidates
+    name = f"linear (epr, k {labels_per_row:.1f})"
+    candidates.append(Candidate(name, candidate.log_likelihood, candidate.standard_error, True, factors[1]))
+    held_out = model.presence_of(torch.from_numpy(evidence)).float().numpy()
+    values = held_out, tuple(candidates), calibration.log_likelihood, evidence.astype(np.float32), calibration
+    return FeatureFit(model, *values)
