@@ -6,6 +6,7 @@ likely calibration, and thresholds with the best expected F1. The pooled rows co
 error of few labels is mostly noise, see the column `recovered`.
 
     python benchmarks/recovery.py --data FOLDER --out results/recovery.csv
+    python benchmarks/recovery.py --figure docs/images/recovery.svg --out results/recovery.csv
 """
 
 import argparse
@@ -27,6 +28,7 @@ from spml.recover.sample import expected_labels, inclusion_probabilities, system
 from spml.training.learners import fit_features
 
 SETS = ("scene", "yeast", "medical", "hallmarks", "voc", "voc by class", "voc by size", "cub")
+_FEW = 30  # recovered labels; the share that is correct among fewer is mostly noise
 COLUMNS = (
     *("set", "draw", "when", "full_rows", "rows", "labels", "true_k", "k", "k_low", "k_high", "k_covered"),
     *("recovered", "recovered_per_row", "precision", "confidence", "calibration_error", "recall", "wide_k"),
@@ -149,9 +151,42 @@ def guarantees(probabilities, observed, truth, rng, rows: int, draws: int, preci
     }
 
 
+def figure(results: Path, path: Path) -> None:
+    """Stated confidence against precision of the recovered labels, pooled over the draws of each set."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "spml"  # the same file from the same numbers
+    import matplotlib.pyplot as plt
+
+    with results.open(newline="", encoding="utf-8") as file:
+        pooled = [row for row in csv.DictReader(file) if row["draw"] == "pooled" and int(row["recovered"]) >= _FEW]
+    panels = (
+        ("before", 0, "version 0.1"),
+        ("after", 0, "now, no full rows"),
+        ("after", 20, "20 full rows"),
+        ("after", 60, "60 full rows"),
+    )
+    fig, axes = plt.subplots(1, len(panels), figsize=(11, 3.2), sharex=True, sharey=True, layout="constrained")
+    colours = {name: f"C{place}" for place, name in enumerate(SETS)}
+    for axis, (when, rows, title) in zip(axes, panels, strict=True):
+        axis.plot([0.2, 1], [0.2, 1], "--", color="grey", linewidth=1)
+        for row in pooled:
+            if (row["when"], int(row["full_rows"])) == (when, rows):
+                axis.plot(
+                    float(row["confidence"]), float(row["precision"]), "o", color=colours[row["set"]], label=row["set"]
+                )
+        axis.set(title=title, xlabel="mean confidence")
+    axes[0].set(ylabel="share that is correct", xlim=(0.4, 1), ylim=(0.1, 1))
+    handles = {text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+    fig.legend(handles.values(), handles, loc="outside right center", frameon=False)
+    fig.savefig(path, metadata={"Date": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with tabular/, text/, voc12/ and cub/")
+    parser.add_argument("--data", type=Path, help="folder with tabular/, text/, voc12/ and cub/")
+    parser.add_argument("--figure", type=Path, help="instead: draw what --out holds (SVG)")
     parser.add_argument("--out", type=Path, default=Path("results/recovery.csv"))
     parser.add_argument("--sets", nargs="+", default=list(SETS))
     parser.add_argument("--draws", type=int, default=5)
@@ -159,6 +194,10 @@ def main() -> None:
     parser.add_argument("--full-rows", type=int, nargs="+", default=[0, 20, 60])
     parser.add_argument("--guarantee-draws", type=int, default=200)
     arguments = parser.parse_args()
+    if arguments.figure:
+        return figure(arguments.out, arguments.figure)
+    if arguments.data is None:
+        parser.error("--data is missing")
     warnings.filterwarnings("ignore")
     call = command().replace(str(arguments.data), "DATA")
     origin = {"command": call, "commit": commit(), "hardware": hardware("cpu")}

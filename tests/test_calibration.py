@@ -229,6 +229,12 @@ def test_the_cautious_reading_is_never_above_the_balanced_one(world: World) -> N
             cautious = fitted.confidences(world.probabilities, given_labels, reading="cautious")
             balanced = fitted.confidences(world.probabilities, given_labels)
             assert (cautious <= balanced + 1e-6).all()
+            lowest, highest = (
+                fitted.confidences(world.probabilities, given_labels, reading=reading)  # type: ignore[arg-type]
+                for reading in ("lowest", "highest")
+            )
+            assert (lowest <= cautious + 1e-6).all()
+            assert (balanced <= highest + 1e-6).all()
             assert (cautious < balanced - 0.02).any()
 
 

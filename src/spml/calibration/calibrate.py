@@ -20,13 +20,14 @@ from spml.errors import InputError
 from spml.labels import KEstimate
 from spml.labels.entries import row_blocks
 
-Reading = Literal["balanced", "cautious"]
+Reading = Literal["balanced", "cautious", "lowest", "highest"]
 
 # Rows used for the most likely model and for other values of k: as many as have this number of entries (rows ×
 # classes), but at least `_LEAST_ROWS`. More take longer and change little.
 _FIT_ENTRIES, _RANGE_ENTRIES = 1 << 17, 1 << 14
 _LEAST_ROWS = 200
 CAUTIOUS = 0.25  # percentile of a cautious confidence
+_TENTH = 1.2816  # standard deviations from the mean to the 10th percentile
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +80,10 @@ class Calibration:
             Predictions of the network.
         known : array of shape (N, L), optional
             +1, −1, or 0 for unknown. Known entries get the confidence 1 or 0.
-        reading : {"balanced", "cautious"}
-            "balanced" averages over everything that explains the labels; "cautious" is the 25th percentile,
-            or the average where that is lower.
+        reading : {"balanced", "cautious", "lowest", "highest"}
+            "balanced" averages over everything that explains the labels; "cautious" is the 25th percentile, or the
+            average where that is lower. "lowest" and "highest" are the 10th and the 90th percentile if all confidences
+            err in the same direction.
 
         Returns
         -------
@@ -98,12 +100,13 @@ class Calibration:
 
     def _confidences(self, logits: Float64, known: Int8, reading: Reading) -> Float64:
         values = np.stack([presence.confidences(logits, known, self.at_least_one) for presence in self.readings])
-        out = values.mean(axis=0)
+        out = {"lowest": np.min, "highest": np.max}.get(reading, np.mean)(values, axis=0)
         if reading == "cautious":
             out = np.minimum(out, np.quantile(values, CAUTIOUS, axis=0, method="lower"))
+        deviations = {"lowest": -_TENTH, "highest": _TENTH}.get(reading)
         observed = (known > 0).any(axis=1)
         for rows, correction in zip((~observed, observed), self.corrections, strict=True):
-            out[rows] = correction.corrected(out[rows])
+            out[rows] = correction.corrected(out[rows], deviations)
         out[known > 0], out[known < 0] = 1.0, 0.0
         return np.asarray(out)
 

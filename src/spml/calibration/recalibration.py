@@ -36,14 +36,17 @@ class Recalibration:
     weights: Float64
     covariance: Float64
 
-    def corrected(self, confidences: npt.NDArray[Any]) -> Float64:
-        """The mean of the corrected confidences."""
+    def corrected(self, confidences: npt.NDArray[Any], deviations: float | None = None) -> Float64:
+        """The mean of the corrected confidences, or what they are this many standard deviations from it."""
         p = np.asarray(confidences, np.float64)
         inner = np.clip(p, LEAST, MOST)
         x = logit(inner)
         (shift, stretch), c = self.weights, self.covariance
         variance = c[0, 0] + 2 * c[0, 1] * x + c[1, 1] * x**2
-        mean = expit((shift + stretch * x) / np.sqrt(1 + np.pi * variance / 8))
+        if deviations is None:
+            mean = expit((shift + stretch * x) / np.sqrt(1 + np.pi * variance / 8))
+        else:
+            mean = expit(shift + stretch * x + deviations * np.sqrt(variance))
         return np.asarray(np.where(p > MOST, 1 - (1 - mean) * (1 - p) / (1 - MOST), mean * (p / inner)))
 
 

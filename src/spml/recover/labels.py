@@ -185,9 +185,9 @@ class Recovered:
 
     @cached_property
     def expected(self) -> Expectation:
-        """Expected precision and recall of the recovered labels: the cautious and the balanced reading of each."""
+        """Expected precision and recall of the recovered labels: the 10th and the 90th percentile of each."""
         found = self.entries.row[~self.entries.observed]
-        kinds: dict[Reading, float] = {"cautious": 0.0, "balanced": 0.0}
+        kinds: dict[Reading, float] = {"lowest": 0.0, "highest": 0.0}
         rows = np.unique(found)
         for part in row_blocks(len(rows), len(self.classes)):
             some, known = rows[part], self.known[rows[part]]
@@ -195,7 +195,7 @@ class Recovered:
             for reading in kinds:
                 values = self.calibration.confidences(self.independent[some], known, reading=reading)
                 kinds[reading] += float(values[taken].sum(dtype=np.float64))
-        low, high = (kinds[reading] / max(len(found), 1) for reading in ("cautious", "balanced"))
+        low, high = (kinds[reading] / max(len(found), 1) for reading in ("lowest", "highest"))
         observed = int((self.known[self.rows] > 0).sum())
         k = self.calibration.k
         fewest, most = (max(value * len(self.rows) - observed, 0.0) for value in (k.low, k.high))
