@@ -246,7 +246,7 @@ def figure(results: Path, path: Path) -> None:
             y = 210 - 160 * (value - low) / (high - low)
             parts.append(f'<path d="M{left} {y:.1f}h260" stroke="#8884"/>')
             parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.1f}</text>')
-        last = curves[0][0][-1]
+        last = max(steps[-1] for steps, _ in curves)
         for n in (0, last // 2, last):
             parts.append(f'<text x="{left + 260 * n / last:.1f}" y="232" text-anchor="middle">{n:,}</text>')
         for (steps, values), order, colour in zip(curves, names, colours, strict=True):
