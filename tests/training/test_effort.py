@@ -12,6 +12,7 @@ from spml.models import build_classifier
 from spml.runs.folder import open_run
 from spml.training import train_features as module
 from spml.training.effort import Plan, plan_training
+from spml.training.learners import FeatureFit
 from spml.training.train_features import train_features
 
 CPU = torch.device("cpu")
@@ -67,11 +68,19 @@ def test_a_run_on_frozen_features_predicts_images(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(
         module, "build_classifier", lambda *args, **options: build_classifier("small", 10, image_size=32)
     )
+    asked: list[float] = []
+
+    def with_expected_positives(fit: FeatureFit, *args: object, **options: object) -> FeatureFit:
+        asked.append(fit.calibration.k.k)
+        return fit
+
+    monkeypatch.setattr(module, "with_expected_positives", with_expected_positives)
     data = open_data("scenes", train=60, test=10, size=32)
     train_features(data, tmp_path / "run", base="linear", backbone="small", device="cpu", progress=False)
     run = open_run(tmp_path / "run")
     assert run.cross_fitted
     assert run.choice
+    assert len(asked) == 1
     network = run.network()
     with torch.no_grad():
         found = torch.sigmoid(network(data.tensor_store.batch(data.test)).logits).numpy()

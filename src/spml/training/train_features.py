@@ -34,6 +34,7 @@ from spml.training.examples import check_labels
 from spml.training.files import refuse_other_settings
 from spml.training.finish import write_rows
 from spml.training.learners import FeatureFit, fit_features
+from spml.training.many_labels import with_expected_positives
 from spml.training.pooled_features import features_are_kept, pooled_features, supported_zooms
 from spml.training.progress import stages
 from spml.training.soft_labels import ZOOMS
@@ -172,6 +173,10 @@ def train_features(
                 device=device,
                 progress=show,
             )
+            if network is not None and method == "auto" and answers is None:
+                show("many labels per row?")
+                part = store.subset(dataset.train)
+                fit = with_expected_positives(fit, part, labels, k=k, seed=seed, device=device)
             predictions = _predictions(dataset, store, fit)
         for note in _doubts(labels, fit, images=backbone is not None):
             notify(note)
