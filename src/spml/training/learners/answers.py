@@ -30,6 +30,7 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 _FOLDS = 5
+_SURE = 2.0  # standard errors by which held-out answers must become more likely
 _WORSE = 2  # the path ends after this many strengths in a row that are no better
 
 
@@ -84,7 +85,7 @@ def fit_correction(
     seed: int,
     device: torch.device,
 ) -> Correction | None:
-    """Fit Δ; None if no strength improves the likelihood of held-out answers beyond its standard error.
+    """Fit Δ; None if no strength clearly improves the likelihood of held-out answers.
 
     Parameters
     ----------
@@ -109,21 +110,21 @@ def fit_correction(
     )
     loss = SoftTargetLoss(offsets, torch.where(asked == 0, torch.sigmoid(offsets), (asked > 0).float()))
     weights = torch.zeros(design.folds, len(classes), design.columns + 1, device=design.device)
-    best: tuple[float, float, Tensor, Tensor] | None = None
-    worse = 0
+    tried: list[tuple[float, float, float, Tensor, Tensor]] = []
+    best, worse = 0.0, 0
     for strength in strength_path(design):
         weights = solve(design, loss, torch.arange(design.folds), strength, weights)
         scores = held_out_scores(design, weights)
         gain, error = _gain(offsets, scores, asked)
-        if gain > max(error, best[0] if best else 0.0):
-            best, worse = (gain, strength, weights, scores), 0
-        else:
-            worse += 1
+        tried.append((gain, error, strength, weights, scores))
+        best, worse = (gain, 0) if gain > best else (best, worse + 1)
         if worse == _WORSE:
             break
-    if best is None:
+    gain, error, *_ = max(tried, key=lambda each: each[0])
+    if gain <= _SURE * error:
         return None
-    gain, strength, weights, scores = best
+    # The strongest penalty that is not clearly worse than the best one.
+    gain, _, strength, weights, scores = next(each for each in tried if each[0] >= gain - error)
     (final,) = solve(design, loss, torch.tensor([-1]), strength, weights.mean(0, keepdim=True))
     weight, bias = torch.zeros(answers.shape[1], features.dim), torch.zeros(answers.shape[1])
     weight[classes], bias[classes] = design.in_features(final[:, :-1]).cpu(), final[:, -1].cpu()
