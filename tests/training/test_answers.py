@@ -146,7 +146,7 @@ def test_classes_nobody_asked_about_keep_their_evidence():
     after = fit_features(FeatureStore(x), table(given), answers=table(asked), base="linear")
     others = np.arange(CLASSES) != 2
     np.testing.assert_array_equal(after.evidence[:, others], before.evidence[:, others])
-    assert np.abs(after.evidence[:, 2] - before.evidence[:, 2]).max() > 0.1
+    assert np.abs(after.held_out[:, 2] - before.held_out[:, 2]).max() > 0.02  # corrected, or at least calibrated
 
 
 def test_rejected_labels_are_no_targets_and_rows_without_a_given_label_use_confirmed_ones():
