@@ -291,15 +291,15 @@ class FeatureModel(nn.Module):
         return np.concatenate([_array(block) for block in self._evidence_blocks(features)])
 
     def as_linear(self) -> tuple[Tensor, Tensor]:
-        """Weight (L, dim) and bias (L,) of a linear head with sigmoid(W·x + b) = p, if the one learner is linear.
+        """Weight (L, dim) and bias (L,) of a linear head with sigmoid(W·x + b) = p, if all learners are linear.
 
         Raises
         ------
         InputError
-            If the model has several learners, or one that is not linear.
+            If a learner is not linear.
         """
         linear = self.linear_part()
-        if len(self.learners) > 1 or linear is None:
+        if linear is None or not all(isinstance(each, LinearLearner) for each in self.learners):
             raise InputError("the model is not linear: train it with base='linear'")
         weight, bias = linear
         return self.slope * weight, self.slope * bias + self.offsets

@@ -1,11 +1,12 @@
 """Soft labels for the training rows, from cross-fitted linear probes on the features of a pretrained backbone.
 
 The probes are the linear learners of `fit_features`: two losses solved to convergence, each with the strength of
-regularisation that the likelihood of held-out observed labels prefers, and averaged. Every row is scored by a probe
-that was trained without it, so the probe is no better on it than on a new row. The scores are calibrated by which of
-the present labels the annotator chose (`spml.calibration`). That needs neither full labels nor k, and gives, together
-with the observed label, the probability of every other label. The network's head starts as the calibrated probe of
-all rows; a head of another form starts from the class frequencies it finds.
+regularisation that the likelihood of held-out observed labels prefers, and averaged. With many labels per row, EPR's
+head may join them (`spml.training.many_labels`). Every row is scored by a probe that was trained without it, so the
+probe is no better on it than on a new row. The scores are calibrated by which of the present labels the annotator
+chose (`spml.calibration`). That needs neither full labels nor k, and gives, together with the observed label, the
+probability of every other label. The network's head starts as the calibrated probe of all rows; a head of another
+form starts from the class frequencies it finds.
 """
 
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from spml.labels import Labels
 from spml.models import Classifier, Head
 from spml.training.batches import BatchMaker
 from spml.training.learners import fit_features
+from spml.training.many_labels import with_expected_positives
 from spml.training.pooled_features import pooled_features
 from spml.training.progress import progress_bar
 from spml.training.state import TrainingState
@@ -85,6 +87,7 @@ def probe_features(
     """Train probes on features of the training rows; their soft labels, and the probe of all rows."""
     with progress_bar("soft labels: linear probes", 1, visible=progress) as advance:
         fit = fit_features(features, labels, base="linear", seed=seed, device=device)
+        fit = with_expected_positives(fit, features, labels, seed=seed, device=device)
         advance(1)
     confidences = fit.calibration.confidences(expit(fit.evidence), labels.dense())
     weight, bias = fit.model.as_linear()
