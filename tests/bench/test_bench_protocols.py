@@ -15,7 +15,9 @@ from spml.bench.protocols import load_protocol, make_protocol, paper_values, shi
 from spml.bench.studies import load_study
 from spml.data.describe import PAPERS
 from spml.errors import InputError
-from spml.methods import METHODS
+from spml.labels import Labels
+from spml.losses import RobustSchedule
+from spml.methods import METHODS, Problem, method
 
 REFERENCE_ONLY: set[str] = set()  # methods a paper compares with that are not built here; so far all are
 MEASURES = {"test_map", "recovery_map", "pseudo_label_precision", "k_low", "k_high"}
@@ -101,6 +103,37 @@ def test_some_numbers_of_the_papers():
     assert value("zhou2022", "2 left", "resnet101", "role", "voc12") == (88.37, 0.07)
     assert value("lasd", "2", "resnet50", "lasd", "nus") == (50.52, 0.03)
     assert value("xie2022", "2", "label-wise", "lac", "coco") == (75.6, None)
+
+
+def test_protocols_have_the_published_settings_of_each_data_set():
+    """Values that one table or file of the authors gives and another protocol's default would hide."""
+
+    def base(protocol, entry, data):
+        return load_protocol(protocol).search_of(entry, data, "published").base
+
+    for data, k, lasd_k, leverage in [("voc12", 1.5, 1.46, 0.05642), ("cub", 31.4, 31.4, 0.00411)]:
+        assert base("zhou2022", "role", data).k == base("lasd", "epr", data).k == k  # Cole et al.'s
+        names = [str(name) for name in range({"voc12": 20, "cub": 312}[data])]
+        problem = Problem(Labels.from_indices([0], names), k=k)
+        lasd = method("lasd", **base("lasd", "lasd", data).settings)
+        lasd.prepare(problem)
+        assert lasd.k == lasd_k
+        assert round(lasd.negative_leverage, 5) == leverage
+    # LinearInit: the linear phase is fixed, fine-tuning is searched
+    linear = {("an-ls", "voc12"): (1e-4, 8), ("an-ls", "nus"): (1e-4, 16)}
+    linear |= {("role", "voc12"): (1e-3, 16), ("role", "cub"): (1e-3, 8)}
+    for (entry, data), phase in linear.items():
+        search = load_protocol("cole2021-finetune").search_of(f"{entry}-linear-init", data, "published")
+        first = search.base.linear_init
+        assert (first.learning_rate, first.batch_size, first.epochs, search.base.train.epochs) == (*phase, 25, 5)
+        assert set(search.space) == {"train.learning_rate", "train.batch_size"}
+    assert base("lac2022", "plc", "voc12").train.early_stopping == 9
+    assert base("lac2022", "lac", "voc12").train.early_stopping is None  # it must reach its second stage
+    schedule = method("gr", **base("features", "gr", "cub").settings).settings.schedule
+    assert schedule.slope == (0.0, 10.0)
+    assert schedule.offset == (-2.0, -8.0)
+    assert schedule.width == RobustSchedule().width
+    assert base("features", "gr", "voc12").settings == {}
 
 
 def test_documentation_lists_every_protocol_and_study():

@@ -36,6 +36,7 @@ from typing import Any, get_type_hints
 from spml.data.augment import ViewSettings
 from spml.errors import InputError, unknown_name
 from spml.methods import METHODS, method
+from spml.methods.base import parsed_setting
 from spml.training.examples import check_on_features
 from spml.training.experiment import Experiment, LinearInit
 from spml.training.label_draw import LabelDraw
@@ -337,7 +338,9 @@ def check_distinct(where: str, values: Sequence[Any]) -> None:
 def check_settings(where: str, name: str, settings: Mapping[str, Any]) -> None:
     """Check the names and types of a method's settings."""
     kinds = METHODS[name].setting_types()
-    for key, value in settings.items():
+    with errors_named(where):
+        parsed = {key: parsed_setting(value, kinds.get(key, Any)) for key, value in settings.items()}
+    for key, value in parsed.items():
         check_value(f"{where}: settings.{key}", value, kinds.get(key, Any))
     with errors_named(where):
         method(name, **settings)

@@ -312,7 +312,7 @@ class Method(nn.Module):
                 raise InputError(
                     f"method {self.name!r} has no setting {setting!r}; its settings: {', '.join(types) or 'none'}"
                 )
-        self.settings = self.Settings(**{name: _parsed(value, types[name]) for name, value in settings.items()})
+        self.settings = self.Settings(**{name: parsed_setting(value, types[name]) for name, value in settings.items()})
         for setting, annotation in types.items():
             value = getattr(self.settings, setting)
             check_type(f"method {self.name!r}: {setting}", value, annotation)
@@ -511,7 +511,7 @@ def mean_row(entries: Tensor) -> Tensor:
     return entries.sum(-1).mean(-1)
 
 
-def _parsed(value: Any, annotation: Any) -> Any:
+def parsed_setting(value: Any, annotation: Any) -> Any:
     """Build a nested dataclass from a table of its fields, as files store it."""
     if isinstance(value, Mapping):
         for option in get_args(annotation) or (annotation,):
