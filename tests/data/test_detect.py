@@ -131,6 +131,10 @@ def test_ambiguous_or_unsupported_data_raises(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(InputError, match="this type of file is not supported"):
         open_data(tmp_path / "notes.txt")
+    (tmp_path / "Labels.XLSX").write_bytes(b"PK")
+    with pytest.raises(InputError, match="Save the sheet as CSV"):
+        open_data(tmp_path / "Labels.XLSX")
+    (tmp_path / "Labels.XLSX").unlink()
     picture(tmp_path / "a.jpg")
     with pytest.raises(InputError, match="folder per class"):
         open_data(tmp_path)

@@ -1,5 +1,6 @@
 """Rows drawn for full labelling, and the guarantee of a precision that rests on them."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,11 @@ def test_a_completed_file_is_read_back(run: RunFolder, world: World, tmp_path: P
     np.testing.assert_array_equal(given.rows, rows)
     np.testing.assert_allclose(given.weights, sample.weights, rtol=1e-5)
     assert (given.labels.dense().sum(axis=1) == 2 - len(CLASSES)).all()  # the observed label, and no other
+    semicolons = tmp_path / "semicolons.csv"  # as some spreadsheets save it, with decimal commas
+    with path.open(newline="", encoding="utf-8") as file, semicolons.open("w", newline="", encoding="utf-8") as copy:
+        for name, label, weight in csv.reader(file):
+            csv.writer(copy, delimiter=";").writerow([name, label, weight.replace(".", ",")])
+    np.testing.assert_array_equal(read_labelled(semicolons, run).weights, given.weights)
     bad = tmp_path / "bad.csv"
     bad.write_text('name,label,weight\n"photos/ü 3, ""3"".jpg",cat,heavy\n', encoding="utf-8")
     with pytest.raises(InputError, match="the weight 'heavy' is not a number above 0"):

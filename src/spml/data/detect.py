@@ -43,6 +43,7 @@ FORMATS = {
 """By the name that `kind` takes."""
 
 _BY_SUFFIX = {**dict.fromkeys(TABLES, "table"), ".json": "coco-json", ".npy": "features", ".npz": "features"}
+_SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 _SHARD = re.compile(r"[a-z]+-\d{5}-of-\d{5}.*\.parquet")  # as Hugging Face names the parts of a table
 _PATH_OPTIONS = ("cache_path", "features", "image_root", "labels")
 
@@ -100,6 +101,8 @@ def _detect(path: Path) -> str:
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise InputError(f"{path}: no such file or folder{where}")
     if path.is_file():
+        if path.suffix.lower() in _SPREADSHEETS:
+            raise InputError(f"{path}: spreadsheets are not supported. Save the sheet as CSV, and open that file.")
         if path.suffix.lower() not in _BY_SUFFIX:
             raise InputError(f"{path}: this type of file is not supported. Supported data: {_described(FORMATS)}.")
         return _BY_SUFFIX[path.suffix.lower()]

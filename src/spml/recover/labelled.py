@@ -50,7 +50,10 @@ def read_labelled(path: Path, run: RunFolder) -> LabelledRows:
             raise InputError(f"{path}, line {line}: the run has no row named {name!r}")
         labels = _labels_of(cell, run.classes)
         if unknown := [label for label in labels if label not in run.classes]:
-            raise InputError(f"{path}, line {line}: {unknown[0]!r} is not one of the run's {len(run.classes)} classes")
+            raise InputError(
+                f"{path}, line {line}: {unknown[0]!r} is not one of the run's {len(run.classes)} classes: "
+                "correct it, or leave it out"
+            )
         lists.setdefault(name, []).extend(labels)
         lines.setdefault(name, line)
         if weight:
@@ -84,7 +87,7 @@ def _labels_of(cell: str | None, classes: tuple[str, ...]) -> list[str]:
 
 def _weight(text: str, place: str) -> float:
     try:
-        weight = float(text)
+        weight = float(text.replace(",", "."))  # some spreadsheets save decimal commas
     except ValueError:
         weight = float("nan")
     if not 0 < weight < float("inf"):
