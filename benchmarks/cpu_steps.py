@@ -24,8 +24,8 @@ from spml.models import build_classifier
 from spml.training.accelerator import EagerAccelerator
 from spml.training.device import default_precision
 from spml.training.examples import Examples
+from spml.training.network.trainer import Trainer
 from spml.training.settings import TrainSettings
-from spml.training.trainer import Trainer
 
 CLASSES = 20
 

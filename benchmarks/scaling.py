@@ -40,8 +40,8 @@ def train(kind: str, folder: Path, batch: int) -> None:
     from spml.models import build_classifier
     from spml.models.feature_classifier import FeatureClassifier
     from spml.training.examples import Examples
+    from spml.training.network.trainer import Trainer
     from spml.training.settings import TrainSettings
-    from spml.training.trainer import Trainer
 
     torch.set_num_threads(1)
     rows = STEPS * batch

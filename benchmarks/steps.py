@@ -40,8 +40,8 @@ from spml.models import Classifier, build_classifier
 from spml.training.accelerator import Accelerator, EagerAccelerator
 from spml.training.device import choose_device
 from spml.training.examples import Examples
+from spml.training.network.trainer import Trainer
 from spml.training.settings import TrainSettings
-from spml.training.trainer import Trainer
 
 SEED = 0
 EPOCH, EPOCHS = 6, 10

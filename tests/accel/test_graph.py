@@ -12,9 +12,9 @@ from spml.runs.log import read_log
 from spml.testing.tiny import tiny_examples
 from spml.training.accelerator import EagerAccelerator
 from spml.training.examples import Examples
+from spml.training.network.trainer import Trainer
 from spml.training.settings import TrainSettings
 from spml.training.train_data import train_data
-from spml.training.trainer import Trainer
 
 pytest.importorskip("spml.accel")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

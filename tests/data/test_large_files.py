@@ -44,8 +44,8 @@ from spml.testing import contract as checks
 from spml.training.examples import Examples
 from spml.training.experiment import Experiment
 from spml.training.linear import HeadResult, evaluator, group, train_heads
+from spml.training.network.trainer import Trainer
 from spml.training.settings import TrainSettings
-from spml.training.trainer import Trainer
 
 ROWS, DIM, CLASSES = 40, 6, 21
 SPLITS = {name: entry.needs.splits for name, entry in METHODS.items() if entry.needs.splits}

@@ -14,8 +14,8 @@ from spml.labels import Labels
 from spml.methods import method
 from spml.models.feature_classifier import FeatureClassifier, feature_classifier_from_description, merge_heads
 from spml.training.examples import Examples
+from spml.training.network.trainer import Trainer
 from spml.training.settings import TrainSettings
-from spml.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("rows", [200, 2000])

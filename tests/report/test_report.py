@@ -42,10 +42,10 @@ from spml.report.theme import PALETTE, script
 from spml.runs.files import write_tensors
 from spml.runs.folder import RunFolder, open_run
 from spml.training.examples import Examples
-from spml.training.finish import finish
+from spml.training.network.finish import finish
+from spml.training.network.trainer import Trainer
 from spml.training.settings import TrainSettings
 from spml.training.train_data import train_data
-from spml.training.trainer import Trainer
 
 EVIL_CLASS = "<script>window.hacked=1</script>"
 EVIL_FILE = '"><img src=x onerror="window.hacked=1">/a&b\u202e.jpg'

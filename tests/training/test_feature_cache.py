@@ -10,9 +10,9 @@ from PIL import Image
 
 from spml.data.stores.images import ImageStore
 from spml.models import Classifier, build_classifier
-from spml.training import feature_cache
-from spml.training import pooled_features as module
-from spml.training.pooled_features import pooled_features
+from spml.training.frozen import feature_cache
+from spml.training.frozen import pooled_features as module
+from spml.training.frozen.pooled_features import pooled_features
 
 ROWS = np.arange(5)
 

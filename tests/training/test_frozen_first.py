@@ -15,9 +15,9 @@ from spml.data import open_data
 from spml.data.dataset import Dataset
 from spml.errors import InputError
 from spml.runs.folder import open_run
-from spml.training import frozen_first as module
 from spml.training.experiment import Experiment
-from spml.training.frozen_first import Budget, measure_speed, train_in_stages
+from spml.training.frozen import stages as module
+from spml.training.frozen.stages import Budget, measure_speed, train_in_stages
 from spml.training.settings import TrainSettings
 from spml.training.train_features import train_features
 

@@ -12,10 +12,10 @@ from spml.models import build_classifier
 from spml.training.evaluation import selection_score
 from spml.training.examples import Examples
 from spml.training.experiment import Experiment, LinearInit
-from spml.training.linear_init import linear_init
-from spml.training.pooled_features import pooled_features
+from spml.training.frozen.linear_init import linear_init
+from spml.training.frozen.pooled_features import pooled_features
+from spml.training.network.trainer import Trainer
 from spml.training.settings import TrainSettings
-from spml.training.trainer import Trainer
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from spml.calibration import calibrate
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.metrics import mean_average_precision
+from spml.training.frozen.many_labels import with_expected_positives
 from spml.training.learners import FeatureFit, fit_features
-from spml.training.many_labels import with_expected_positives
 
 CLASSES = 8
 Fits = tuple[FeatureFit, FeatureFit, np.ndarray, np.ndarray, Labels]

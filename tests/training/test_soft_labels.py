@@ -15,14 +15,14 @@ from spml.losses.terms import entropy
 from spml.methods import Batch, Clock, Problem, method
 from spml.methods.base import ENOUGH_STEPS, Model
 from spml.models import Outputs, build_classifier
-from spml.training import soft_labels as module
 from spml.training.examples import Examples
-from spml.training.head import head_for
+from spml.training.frozen import soft_labels as module
+from spml.training.frozen.pooled_features import pooled_features
+from spml.training.frozen.soft_labels import probe_features, supports_probes
 from spml.training.learners import fit_features
-from spml.training.pooled_features import pooled_features
+from spml.training.network.trainer import Trainer
+from spml.training.run_experiment import default_head
 from spml.training.settings import TrainSettings
-from spml.training.soft_labels import probe_features, supports_probes
-from spml.training.trainer import Trainer
 
 CLASSES = ("a", "b", "c", "d", "e")
 
@@ -197,7 +197,7 @@ def test_backbone_with_one_image_size() -> None:
 )
 def test_default_head(name: str, changed: dict[str, Any], head: str) -> None:
     usual = {"backbone": "lite0", "classes": 20, "rows": 4574, "epochs": 10, "batch_size": 16}
-    assert head_for(method(name), **{**usual, **changed}) == head
+    assert default_head(method(name), **{**usual, **changed}) == head
 
 
 def test_probes_are_trained_once_per_run(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

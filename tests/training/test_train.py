@@ -25,8 +25,8 @@ from spml.training.device import choose_device
 from spml.training.distributed import Processes
 from spml.training.evaluation import predict, selection_score
 from spml.training.examples import Examples
+from spml.training.network.trainer import Trainer
 from spml.training.settings import TrainSettings, rate_factor
-from spml.training.trainer import Trainer
 
 SLOW_RUN = """
 import sys, time, torch

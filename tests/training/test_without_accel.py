@@ -32,7 +32,7 @@ from spml.training.examples import Examples
 from spml.training.experiment import Experiment
 from spml.training.linear import train_heads
 from spml.training.settings import TrainSettings
-from spml.training.trainer import Trainer
+from spml.training.network.trainer import Trainer
 
 assert not hidden or isinstance(choose_accelerator(torch.device("cuda")), EagerAccelerator)
 torch.set_num_threads(1)

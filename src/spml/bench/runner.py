@@ -32,9 +32,9 @@ from spml.runs.folder import RunFolder, open_run
 from spml.runs.schema import damaged
 from spml.training.device import choose_device
 from spml.training.experiment import Experiment
+from spml.training.frozen.pooled_features import pooled_features
 from spml.training.label_draw import LabelDraw
 from spml.training.linear import FeatureRows, HeadResult, train_heads
-from spml.training.pooled_features import pooled_features
 from spml.training.run_experiment import head_of, run_experiment, with_drawn_labels
 
 Notify = Callable[[str], None]

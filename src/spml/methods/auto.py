@@ -81,11 +81,11 @@ class Auto(AnnotatorEM):
     Features, tables and texts are trained by `spml.training.learners.fit_features`: converged linear learners and
     forests, combined by the likelihood of held-out labels.
 
-    Cross-fitted linear probes on the backbone's features (training/soft_labels.py) give each row soft labels q, from
-    probes that were not trained on it, calibrated without full labels. The target of the weak view is q; the target of
-    the strong view is q at first and (q + p̄) / 2 after a fifth of training, where p̄ is the averaged network's
-    prediction for the weak view. The loss of a view is Σ -t log p - (1 - t) log(1 - p). Trainings of fewer than
-    `ENOUGH_STEPS` steps use the weak view alone.
+    Cross-fitted linear probes on the backbone's features (training/frozen/soft_labels.py) give each row soft labels q,
+    from probes that were not trained on it, calibrated without full labels. The target of the weak view is q; the
+    target of the strong view is q at first and (q + p̄) / 2 after a fifth of training, where p̄ is the averaged
+    network's prediction for the weak view. The loss of a view is Σ -t log p - (1 - t) log(1 - p). Trainings of fewer
+    than `ENOUGH_STEPS` steps use the weak view alone.
 
     In protocols that train linear heads with Adam, two heads are trained: EM's, which keeps unknown labels uncertain,
     and WAN's, which assumes them negative. Their errors are partly independent, so the average is more accurate than

@@ -33,6 +33,8 @@ IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
 IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
 LITE_IMAGE_SIZES = {"lite0": 224, "lite1": 240, "lite2": 260}
+WITHOUT_WEIGHTS = ("small", "small-nf")
+"""Built-in backbones, which have no pretrained weights."""
 SMALL_IMAGE_SIZE = 64
 _PATIENCE = 4.0  # seconds to wait for an answer of the host of pretrained weights
 
@@ -212,7 +214,7 @@ def _load_module(module: nn.Module, image_size: int | None) -> Backbone:
 
 
 def _load_named(name: str, pretrained: bool, image_size: int | None, weights: Path | None) -> Backbone:
-    if name in ("small", "small-nf"):
+    if name in WITHOUT_WEIGHTS:
         if weights is not None:
             raise InputError(f"--weights {weights}: the network {name!r} starts from random weights; leave it out")
         half = (0.5, 0.5, 0.5)

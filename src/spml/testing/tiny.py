@@ -15,8 +15,8 @@ from spml.methods import Batch, Clock, Method, Problem
 from spml.models import Outputs
 from spml.models.feature_classifier import FeatureClassifier
 from spml.training.examples import Examples
+from spml.training.network.trainer import Trainer
 from spml.training.settings import TrainSettings
-from spml.training.trainer import Trainer
 
 ROWS, CLASSES, WIDTH = 23, 17, 7  # all different, so that the size of a dimension identifies it
 LATE = Clock(epoch=3, epochs=4, step=9, steps=16)  # schedules and second stages have started

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from spml.errors import InputError
-from spml.training.head import WITHOUT_WEIGHTS
+from spml.models.backbones import WITHOUT_WEIGHTS
 
 EFFORTS = ("quick", "normal", "thorough")
 

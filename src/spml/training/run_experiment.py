@@ -1,6 +1,7 @@
 """From an experiment and a data set to a finished run folder: the path that training and benchmark share."""
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,18 +18,21 @@ from spml.errors import InputError
 from spml.labels import Entries, Labels
 from spml.methods import Method
 from spml.methods import method as make_method
+from spml.methods.base import ENOUGH_STEPS
 from spml.models import Classifier, build_classifier
+from spml.models.backbones import WITHOUT_WEIGHTS
 from spml.runs.files import lock_folder, read_json, read_record
 from spml.runs.log import Tracker
 from spml.runs.schema import CheckpointRecord, RunRecord
 from spml.training.device import choose_device
 from spml.training.examples import Examples
 from spml.training.experiment import Experiment
-from spml.training.finish import finish
-from spml.training.head import head_for
+from spml.training.frozen.linear_init import linear_init
 from spml.training.label_draw import LabelDraw
-from spml.training.linear_init import linear_init
-from spml.training.trainer import Trainer
+from spml.training.network.finish import finish
+from spml.training.network.trainer import Trainer
+
+MOST_CLASSES = 1000  # above, one query per class takes more time and memory than the backbone
 
 
 def run_experiment(
@@ -132,7 +136,14 @@ def head_of(experiment: Experiment, method: Method, dataset: Dataset) -> str:
         return experiment.head or method.needs.head
     rows = len(dataset.train) if experiment.draw is None else experiment.draw.count(dataset)
     train = experiment.train
-    return head_for(method, experiment.backbone, len(dataset.classes), rows, train.epochs, train.batch_size)
+    return default_head(method, experiment.backbone, len(dataset.classes), rows, train.epochs, train.batch_size)
+
+
+def default_head(method: Method, backbone: str, classes: int, rows: int, epochs: int, batch_size: int) -> str:
+    """The method's head; on a pretrained backbone its larger one, if there are enough steps to train it."""
+    larger = method.needs.pretrained_head
+    enough = epochs * math.ceil(rows / batch_size) >= ENOUGH_STEPS and classes <= MOST_CLASSES
+    return larger if larger and enough and backbone not in WITHOUT_WEIGHTS else method.needs.head
 
 
 def without_unreadable_rows(dataset: Dataset, notify: Callable[[str], None]) -> Dataset:

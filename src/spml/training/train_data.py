@@ -22,7 +22,7 @@ from spml.training.device import choose_device, default_precision
 from spml.training.distributed import Processes
 from spml.training.effort import FEWEST_EPOCHS, default_model, plan_training, several_processes
 from spml.training.experiment import Experiment
-from spml.training.frozen_first import Budget, train_in_stages
+from spml.training.frozen.stages import Budget, train_in_stages
 from spml.training.run_experiment import run_experiment, without_unreadable_rows
 from spml.training.settings import TrainSettings
 from spml.training.train_features import train_features

@@ -31,13 +31,13 @@ from spml.runs.schema import RunRecord
 from spml.training.device import choose_device
 from spml.training.evaluation import selection_score
 from spml.training.examples import check_labels
-from spml.training.files import refuse_other_settings
-from spml.training.finish import write_rows
+from spml.training.frozen.many_labels import with_expected_positives
+from spml.training.frozen.pooled_features import features_are_kept, pooled_features, supported_zooms
+from spml.training.frozen.soft_labels import ZOOMS
 from spml.training.learners import FeatureFit, fit_features
-from spml.training.many_labels import with_expected_positives
-from spml.training.pooled_features import features_are_kept, pooled_features, supported_zooms
+from spml.training.network.files import refuse_other_settings
+from spml.training.network.finish import write_rows
 from spml.training.progress import stages
-from spml.training.soft_labels import ZOOMS
 
 LARGE_IMAGE = 300
 

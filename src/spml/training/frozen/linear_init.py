@@ -5,8 +5,8 @@ from spml.models import Classifier
 from spml.models.heads import LinearHead
 from spml.training.examples import Examples
 from spml.training.experiment import Experiment, LinearInit
+from spml.training.frozen.pooled_features import pooled_features
 from spml.training.linear import HeadResult, train_heads
-from spml.training.pooled_features import pooled_features
 
 
 def linear_init(

@@ -18,7 +18,7 @@ from spml.models import Classifier
 from spml.models.classifier import zoomed
 from spml.models.frozen import FrozenFeatures
 from spml.training.examples import Store, batch_numbers, filled, read_rows
-from spml.training.feature_cache import image_keys, open_cache
+from spml.training.frozen.feature_cache import image_keys, open_cache
 
 FEWEST_ROWS = 256  # for fewer rows, preparing a faster copy of the backbone on a CPU takes longer than it saves
 
@@ -37,7 +37,7 @@ def pooled_features(
 ) -> FeatureStore:
     """Compute the backbone's pooled features of these rows, in evaluation mode and without augmentation.
 
-    Features of images by a pretrained network are kept for later runs; see `spml.training.feature_cache`.
+    Features of images by a pretrained network are kept for later runs; see `spml.training.frozen.feature_cache`.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from spml.data.dataset import Dataset
 from spml.runs.files import write_tensors, write_text
 from spml.runs.folder import PARTS, PREDICTIONS, best_network, bind_files, new_network
 from spml.training.evaluation import predict
-from spml.training.trainer import Trainer
+from spml.training.network.trainer import Trainer
 
 
 def finish(run: Trainer, dataset: Dataset) -> None:

@@ -12,7 +12,7 @@ from spml.runs.files import read_json, read_tensors, write_text
 from spml.runs.log import RunLog, Tracker
 from spml.runs.schema import CheckpointRecord, RunRecord, damaged
 from spml.training.distributed import Processes
-from spml.training.state import TrainingState
+from spml.training.network.state import TrainingState
 
 Record = dict[str, Any]
 

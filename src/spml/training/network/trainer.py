@@ -21,16 +21,16 @@ from spml.methods import Clock, Method, Problem
 from spml.runs.files import lock_folder
 from spml.runs.log import Tracker
 from spml.training.accelerator import Accelerator, choose_accelerator
-from spml.training.batches import BatchMaker
 from spml.training.device import keep_freed_memory
 from spml.training.distributed import start_processes
 from spml.training.evaluation import predict_each, selection_score, unobserved_counts
 from spml.training.examples import Examples, batch_numbers, check_labels
-from spml.training.files import TrainingFiles
+from spml.training.network.batches import BatchMaker
+from spml.training.network.files import TrainingFiles
+from spml.training.network.state import TrainingState
+from spml.training.network.step import StepRunner
 from spml.training.progress import progress_bar, stop_on_signals
 from spml.training.settings import TrainSettings
-from spml.training.state import TrainingState
-from spml.training.step import StepRunner
 
 
 class Trainer:
@@ -113,7 +113,7 @@ class Trainer:
         self.files = TrainingFiles(self.folder, self.state, self.record, self.processes, trackers)
 
     def _supports_probes(self, classifier: nn.Module) -> bool:
-        from spml.training.soft_labels import supports_probes  # scipy is slow to import, and few methods need it
+        from spml.training.frozen.soft_labels import supports_probes  # scipy is slow to import, and few methods need it
 
         return supports_probes(classifier, self.training.labels)
 
@@ -204,7 +204,7 @@ class Trainer:
 
     def _start_from_probes(self) -> None:
         if self.uses_probes:
-            from spml.training.soft_labels import start_from_probes
+            from spml.training.frozen.soft_labels import start_from_probes
 
             start_from_probes(self.state, self.batch_maker, keep_head=self._keeps_head, progress=self.progress)
 

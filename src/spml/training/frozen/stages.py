@@ -33,8 +33,8 @@ from spml.runs.schema import StagesRecord
 from spml.training.evaluation import predict
 from spml.training.examples import Examples
 from spml.training.experiment import Experiment
+from spml.training.network.trainer import Trainer
 from spml.training.run_experiment import build_network, run_experiment
-from spml.training.trainer import Trainer
 
 STAGES = "stages.json"
 FINE_TUNED = "fine-tuned"

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from spml.methods import Batch, Clock
 from spml.training.accelerator import Accelerator
-from spml.training.batches import BatchMaker
 from spml.training.device import seed_generators, step_seed
-from spml.training.state import TrainingState
+from spml.training.network.batches import BatchMaker
+from spml.training.network.state import TrainingState
 
 
 class StepRunner:

@@ -2,9 +2,9 @@
 
 The probes are the linear learners of `fit_features`: two losses solved to convergence, each with the strength of
 regularisation that the likelihood of held-out observed labels prefers, and averaged. With many labels per row, EPR's
-head may join them (`spml.training.many_labels`). Every row is scored by a probe that was trained without it, so the
-probe is no better on it than on a new row. The scores are calibrated by which of the present labels the annotator
-chose (`spml.calibration`). That needs neither full labels nor k, and gives, together with the observed label, the
+head may join them (many_labels.py). Every row is scored by a probe that was trained without it, so the probe is no
+better on it than on a new row. The scores are calibrated by which of the present labels the annotator chose
+(`spml.calibration`). That needs neither full labels nor k, and gives, together with the observed label, the
 probability of every other label. The network's head starts as the calibrated probe of all rows; a head of another
 form starts from the class frequencies it finds.
 """
@@ -20,12 +20,12 @@ from torch import Tensor
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.models import Classifier, Head
-from spml.training.batches import BatchMaker
+from spml.training.frozen.many_labels import with_expected_positives
+from spml.training.frozen.pooled_features import pooled_features
 from spml.training.learners import fit_features
-from spml.training.many_labels import with_expected_positives
-from spml.training.pooled_features import pooled_features
+from spml.training.network.batches import BatchMaker
+from spml.training.network.state import TrainingState
 from spml.training.progress import progress_bar
-from spml.training.state import TrainingState
 
 # Small objects are found in a larger image; the features of both sizes are averaged. 1.5 times the size finds as much
 # as the image together with five crops, in half the time.
