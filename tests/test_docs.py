@@ -288,7 +288,7 @@ def test_readme_sentences_are_short() -> None:
 
 
 def test_readme_counts_methods() -> None:
-    assert f"It implements {len(REGISTERED)} methods," in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"`spml` implements {len(REGISTERED)} methods," in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 # Results
