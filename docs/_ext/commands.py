@@ -34,7 +34,7 @@ def _page(commands: dict[str, Any]) -> Iterator[str]:
 
 
 def _metavar(part: Any) -> str:
-    name = (part.metavar or part.name.upper()).strip("[]")
+    name = (part.metavar or part.name.upper()).strip("[]") + ("…" if part.nargs == -1 else "")
     return name if part.required else f"[{name}]"
 
 

@@ -12,13 +12,13 @@ EXAMPLE = "spml annotate photos/ --classes classes.txt --out labels.csv"
 
 
 def command(
-    images: Annotated[Path, typer.Argument(help="Folder of images.")],
+    images: Annotated[Path, typer.Argument(help="Folder of images.", metavar="IMAGES")],
     classes: Annotated[Path, typer.Option(help="Text file with one class name per line.")],
     out: Annotated[Path, typer.Option(help="Table (.csv) for `spml train`; a database next to it keeps the answers.")],
     model: Annotated[
         Path | None, typer.Option(help="A run on the same classes: ask about classes that it finds likely first.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the draws. Default: unpredictable.", min=0)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draws. Default: a random one.", min=0)] = None,
     who: WhoOption = None,
     host: HostOption = "127.0.0.1",
     port: PortOption = None,

@@ -16,7 +16,10 @@ EXAMPLE = "spml bench cole2021-linear --data voc12=packs/voc12 --methods an,role
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(help="Name of a protocol or study (see --list), or the path of your own .toml file.")
+        str | None,
+        typer.Argument(
+            help="Name of a protocol or study (see --list), or the path of your own .toml file.", metavar="NAME"
+        ),
     ] = None,
     data: Annotated[
         list[str] | None,

@@ -13,7 +13,9 @@ EXAMPLE = "spml methods em-apl"
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="A method, to show its settings and their ranges.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A method, to show its settings and their ranges.", metavar="NAME")
+    ] = None,
     imports: ImportOption = None,
 ) -> None:
     """List the training methods, or show one of them with its settings."""

@@ -9,7 +9,7 @@ EXAMPLE = "spml new-method my-loss"
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="Name of the method, for example my-loss.")],
+    name: Annotated[str, typer.Argument(help="Name of the method, for example my-loss.", metavar="NAME")],
     out: Annotated[Path | None, typer.Option(help="Folder to create. Default: the name of the method.")] = None,
 ) -> None:
     """Write a package skeleton for a new method: a loss, its tests, and a protocol that compares it with others."""

@@ -11,10 +11,16 @@ EXAMPLE = "spml pack photos/ labels.csv --test 0.25 --out packs/photos"
 def command(
     data: Annotated[
         Path,
-        typer.Argument(help="A folder of images, a table of images or texts, or a feature matrix (.npy, sparse .npz)."),
+        typer.Argument(
+            help="A folder of images, a table of images or texts, or a feature matrix (.npy, sparse .npz).",
+            metavar="DATA",
+        ),
     ],
     labels: Annotated[
-        Path, typer.Argument(help="Table (csv, tsv, parquet) of full labels: one 0/1 column per class, or label lists.")
+        Path,
+        typer.Argument(
+            help="Table (csv, tsv, parquet) of full labels: one 0/1 column per class, or label lists.", metavar="LABELS"
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to create.")],
     test: Annotated[float, typer.Option(help="Share of the rows used for testing.")] = 0.25,

@@ -16,7 +16,8 @@ def command(
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            help="Images or .txt files, folders of them, a feature matrix (.npy, .npz), or a table (csv, tsv, parquet)."
+            help="Images, .txt files, folders of them, a feature matrix (.npy, .npz) or a table (csv, tsv, parquet).",
+            metavar="INPUT",
         ),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .jsonl.")],

@@ -12,7 +12,7 @@ EXAMPLE = "spml report runs/photos --out report.html"
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(help="One or more folders of finished runs.", metavar="RUN…")],
+    runs: Annotated[list[Path], typer.Argument(help="One or more folders of finished runs.", metavar="RUN")],
     out: Annotated[Path, typer.Option(help="HTML file to write.")],
     landscape: Annotated[
         bool, typer.Option("--landscape", help="Also plot the loss landscape around each network (takes minutes).")

@@ -18,7 +18,8 @@ def command(
         typer.Argument(
             help="A folder with one subfolder per class (images or .txt files), a table (csv, tsv, parquet) of images, "
             "texts or numbers with a label column or one 0/1 column per class, a feature matrix (.npy, sparse .npz), "
-            "COCO json, a VOC folder, or `scenes` (built in)."
+            "COCO json, a VOC folder, or `scenes` (built in).",
+            metavar="DATA",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Run folder. If it holds an interrupted run, training resumes.")],
