@@ -14,6 +14,7 @@ import numpy.typing as npt
 from spml.arrays import read_npz
 from spml.atomic import atomic_path
 from spml.errors import InputError
+from spml.json_text import parse_json
 from spml.labels.entries import Entries, Int32
 from spml.labels.inputs import check_classes, check_ids
 
@@ -49,7 +50,7 @@ def read_table(
     """Read a file of `write_table` and check it: entries, classes, ids and origin."""
     arrays = read_npz(Path(path), "a readable file of labels")
     try:
-        header = json.loads(arrays["header"].tobytes())
+        header = parse_json(arrays["header"].tobytes())
         if header["format"] != FORMAT:
             raise InputError(f"its format is {header['format']!r}, not {FORMAT!r}.")
         if "single" in arrays:

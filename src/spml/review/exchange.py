@@ -12,6 +12,7 @@ from xml.sax.saxutils import quoteattr
 import msgspec
 
 from spml.errors import InputError
+from spml.json_text import parse_json
 from spml.runs.decisions import ANSWERS, Decision, Decisions, Question, Subject
 from spml.runs.files import atomic_path, explain_write_errors
 
@@ -188,11 +189,11 @@ def read_label_studio(path: Path, subject: Subject, texts: Sequence[str] | None 
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = parse_json(path.read_text(encoding="utf-8-sig"))
         tasks: list[_Task] = msgspec.convert(content, list[_Task])
     except msgspec.ValidationError as error:
         raise InputError(f"{path} is not a list of Label Studio tasks ({error}): export the project as JSON") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON ({error})") from None
     rows, classes = _Names(subject.names, texts or ()), {name: c for c, name in enumerate(subject.classes)}
     found: list[Annotation] = []

@@ -17,6 +17,7 @@ from spml.atomic import atomic_path as atomic_path
 from spml.atomic import explain_write_errors as explain_write_errors
 from spml.atomic import lock_folder as lock_folder
 from spml.errors import InputError
+from spml.json_text import parse_json
 from spml.runs.schema import check_schema, damaged
 
 _RECORD = "record"
@@ -61,8 +62,8 @@ def read_json(path: Path, schema: type[T]) -> T:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # includes UnicodeDecodeError
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise damaged(path, error) from None
     return check_schema(path, content, schema)
 
@@ -82,12 +83,12 @@ def _read(path: Path, schema: type[T], tensors: bool) -> tuple[dict[str, Tensor]
         raise InputError(f"{path}: no such file")
     try:
         with safe_open(path, framework="pt") as file:
-            record = json.loads((file.metadata() or {})[_RECORD])
+            record = parse_json((file.metadata() or {})[_RECORD])
             names = list(file.keys()) if tensors else []
             content = {name: file.get_tensor(name) for name in names}
     except KeyError:
         raise damaged(path, "it has no record") from None
-    except (SafetensorError, ValueError, RecursionError) as error:
+    except (SafetensorError, ValueError) as error:
         raise damaged(path, error) from None
     return content, check_schema(path, record, schema, "the record: ")
 

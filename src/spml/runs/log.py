@@ -7,6 +7,7 @@ from typing import Any
 
 from spml.atomic import check_target, explain_write_errors
 from spml.errors import InputError
+from spml.json_text import parse_json
 from spml.runs.files import write_text
 from spml.runs.schema import LOG_LINES, LogLine, check_schema, damaged
 
@@ -84,8 +85,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for number, text in enumerate(texts, 1):
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            line = parse_json(text)
+        except ValueError as error:
             if number == len(texts):
                 break
             raise damaged(path, f"line {number}: {error}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -11,6 +10,7 @@ from spml.data.formats.official import OfficialOptions, PaperCounts, need_distin
 from spml.data.formats.user_data import ANNOTATED, UserOptions, from_images
 from spml.data.stores.decode import FilePath
 from spml.errors import InputError
+from spml.json_text import parse_json
 from spml.labels import Labels
 
 ANNOTATIONS, IMAGES = "annotations_trainval2014.zip", "train2014.zip and val2014.zip"
@@ -98,9 +98,9 @@ def from_coco_json(path: FilePath, *, image_root: FilePath | None = None, **opti
 
 def _instances(path: Path) -> _Instances:
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
         lists = [_list(content, key) for key in ("categories", "images", "annotations")]
-    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OSError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise InputError(f"{path}: this is not COCO json of images, annotations and categories ({reason}).") from error
     categories = _fields(path, "categories", lists[0], "id", "name")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from spml.data.stores.image_sources import ParquetCell, Source
+from spml.json_text import parse_json
 
 
 def holds_images(kind: pa.DataType) -> bool:
@@ -66,7 +66,7 @@ def _rows_without_bytes(file: Any, column: str, is_struct: bool) -> list[int]:
 def class_names(schema: pa.Schema, column: str) -> list[str] | None:
     """The names of a column of Hugging Face's class numbers, which the table's metadata hold."""
     try:
-        feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
+        feature = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
         feature = feature.get("feature", feature)  # of a list
         names = feature["names"] if feature["_type"] == "ClassLabel" else None
     except (KeyError, ValueError, TypeError, AttributeError):

@@ -38,6 +38,7 @@ from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.data.stores.texts import TextStore
 from spml.errors import InputError
+from spml.json_text import parse_json
 from spml.labels import Labels, simulate, split
 
 Int64 = npt.NDArray[np.int64]
@@ -236,11 +237,13 @@ def _read_texts(path: Path) -> Iterator[str]:
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                text = json.loads(line)
+                text = parse_json(line)
                 if not isinstance(text, str):
                     raise InputError(f"{path}: line {number} is not a JSON string.")
                 yield text
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: the texts cannot be read ({error}); a pack has a JSON string per line.") from error
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from spml.atomic import atomic_path, lock_folder
 from spml.data.stores.decode import UInt8
 from spml.errors import InputError
+from spml.json_text import parse_json
 
 Shape = tuple[int, int, int, int]
 Unusable = dict[int, str]
@@ -46,7 +47,7 @@ def load_or_decode(
 def _map(file: Path, shape: Shape) -> tuple[UInt8, Unusable] | None:
     try:
         pixels: UInt8 = np.load(file, mmap_mode="r", allow_pickle=False)
-        listed = json.loads(file.with_suffix(".json").read_text("utf-8"))
+        listed = parse_json(file.with_suffix(".json").read_text("utf-8"))
         unusable = {int(row): str(reason) for row, reason in listed}
     except (FileNotFoundError, ValueError, EOFError, TypeError):
         return None
