@@ -67,7 +67,7 @@ def test_single_positive_is_uniform_among_the_labels_present(tmp_path):
             asked: dict[int, int] = {}
             while 1 not in asked.values():
                 annotation._asked[row] = asked
-                label = annotation._question(row)["label"]
+                label = annotation._draw_label(row)["label"]
                 first += [label] if not asked else []
                 assert label not in asked
                 asked[label] = 1 if label in (0, 1, 3) else -1
@@ -89,13 +89,24 @@ def test_draws_are_recorded(decisions):
 def test_model_asks_about_likely_classes_first_and_records_the_probability(decisions):
     likely = np.array([0.01, 0.02, 0.9, 0.05])
     annotation = Annotation(decisions, seed=0, likely=lambda row: likely, model="run")
-    draws = [annotation._question(0) for _ in range(400)]
+    draws = [annotation._draw_label(0) for _ in range(400)]
     chance = 0.2 / 4 + 0.8 * likely / likely.sum()
     share = np.bincount([draw["label"] for draw in draws], minlength=4) / 400
     np.testing.assert_allclose(share, chance, atol=0.1)
     for question in draws:
         assert question["draw"]["rule"] == "model"
         assert question["draw"]["probability"] == pytest.approx(chance[question["label"]], abs=1e-6)
+
+
+def test_question_stays_until_it_is_answered_and_returns_if_undone(decisions):
+    annotation = Annotation(decisions, seed=0)
+    asked = annotation.question("ada")
+    assert all(annotation.question("ada") == asked for _ in range(20))  # the page was loaded again
+    annotation.answer(asked, -1, who="Ada", request="1")
+    following = annotation.question("ada")
+    assert (following["row"], following["label"] != asked["label"]) == (asked["row"], True)
+    annotation.undo(who="Ada", request="2")
+    assert annotation.question("ada") == asked
 
 
 def test_two_browsers_get_different_images_and_finished_ones_are_left_alone(decisions):

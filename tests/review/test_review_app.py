@@ -14,11 +14,13 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import spml
+from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.review.app import ReviewApp, open_decisions
 from spml.review.web import Server, static_files
 from spml.runs.decisions import Decisions, Question
 from spml.runs.folder import open_run
+from support.recovery import World
 from support.review_server import HOST, TOKEN, review_app
 
 ORIGIN = f"http://{HOST}"
@@ -72,7 +74,6 @@ def test_overview_describes_the_run(client, run):
     overview = client.get("api/overview").json()
     assert overview["classes"] == list(run.classes)
     assert overview["kind"] == "image"
-    assert overview["rows"] == len(run.train) + len(run.validation)
     assert overview["answers"] == 0
     low_to_high = [np.array(each["precision"])[[1, 0, 2]] for each in overview["quality"]]
     assert (np.diff(low_to_high) >= 0).all()
@@ -91,6 +92,20 @@ def test_answers_are_saved_with_confidence_and_change_the_lists(client, app):
     assert row not in client.get("api/labels/1").json()["rows"]
     assert client.get("api/labels/1?shown=answered").json()["rows"] == [row]
     assert row in client.get("api/labels/1?shown=all").json()["rows"]
+
+
+def test_recovered_labels_can_be_listed_by_themselves(tmp_path):
+    run = World(300).run()
+    run.__dict__["store"] = ImageStore.from_array(np.zeros((300, 3, 8, 8), np.uint8))
+    with review_app(run, tmp_path / "review.db") as app:
+        client, recovered = browser(app), app.review.recovered
+        label = int(np.bincount(recovered.entries.label[~recovered.entries.observed]).argmax())
+        rows = recovered.entries.row[(recovered.entries.label == label) & ~recovered.entries.observed]
+        listed = client.get(f"api/labels/{label}?shown=recovered").json()
+        assert sorted(listed["rows"]) == rows.tolist() != []
+        assert all(listed["recovered"])
+        answer(client, (listed["rows"][0], label, 1, 0))
+        assert client.get(f"api/labels/{label}?shown=recovered").json()["rows"] == listed["rows"][1:]
 
 
 def test_undo_opens_the_question_again(client):

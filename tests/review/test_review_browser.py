@@ -92,13 +92,17 @@ def test_keyboard_answers_undoes_and_moves(chromium, address, app):
         saved(page, 2)
         page.keyboard.press("z")
         saved(page, 1)
+        assert page.inner_text("#toast").startswith("Undone: 1 answer (")
         assert answers(app) == [(rows[0], 1)]
         page.keyboard.press("Shift+ArrowRight")
         page.keyboard.press("Shift+ArrowDown")
         assert page.locator(".cell[aria-selected=true]").count() > 3
         page.keyboard.press("Escape")
+        assert page.inner_text("#chosen") == "Framed image"
         page.keyboard.press("a")
-        assert page.locator(".cell[aria-selected=true]").count() > 10
+        selected = page.locator(".cell[aria-selected=true]").count()
+        assert selected > 10
+        assert page.inner_text("#yes span") == f"Yes to {selected}"
         page.keyboard.press("Escape")
         assert page.locator(".cell[aria-selected=true]").count() == 0
 
@@ -207,6 +211,17 @@ def test_one_image_at_a_time(chromium, address, app):
         page.keyboard.press("n")
         saved(page, 2)
         assert answers(app) == [(row, 1), (row, -1)]
+        listed = page.locator("#row-labels li").count()
+        page.click("#rest")
+        saved(page, listed - 1)  # all but the given label
+        page.click("#row-undo")  # as one action
+        saved(page, 2)
+        page.focus("#row-labels li:nth-child(4) .no")
+        page.keyboard.press("Enter")
+        saved(page, 3)
+        assert page.evaluate("() => document.activeElement.matches('#row-labels li:nth-child(4) .no')")
+        page.click("#row-undo")
+        saved(page, 2)
         page.keyboard.press("ArrowRight")
         page.wait_for_function("row => location.hash.slice(5) !== String(row)", arg=row)
         page.fill("#add-label", "鳥")

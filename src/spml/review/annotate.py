@@ -103,6 +103,7 @@ class Annotation:
         self._lock = threading.RLock()
         self._leases: dict[int, tuple[str, float]] = {}
         self._asked: dict[int, dict[int, int]] = {}
+        self._drawn: dict[int, dict[str, Any]] = {}  # questions that wait for an answer, by image
         self._last = 0
         self.refresh()
 
@@ -139,7 +140,8 @@ class Annotation:
     def question(self, client: str) -> dict[str, Any] | None:
         """The next question for a browser: row, label, and how the label was drawn; None if all images are done.
 
-        Two browsers get different images, unless only one is left.
+        Two browsers get different images, unless only one is left. A question stays the same until it is answered:
+        nobody can draw again by loading the page again.
         """
         with self._lock:
             self.refresh()
@@ -153,11 +155,18 @@ class Annotation:
             self._leases = {row_: lease for row_, lease in self._leases.items() if lease[0] != client}
             self._leases[row] = (client, now)
             later = [other for other in free if other != row]
-            return {**self._question(row), "next": later[0] if later else None}
+            if self._drawn.get(row, {}).get("label") not in self._open(row):
+                self._drawn[row] = self._draw_label(row)
+            return {"row": row, **self._drawn[row], "next": later[0] if later else None}
 
-    def _question(self, row: int) -> dict[str, Any]:
-        classes = len(self.decisions.subject.classes)
-        left = np.array([label for label in range(classes) if label not in self._asked.get(row, {})])
+    def _open(self, row: int) -> list[int]:
+        """The labels of an image that nobody was asked about."""
+        asked = self._asked.get(row, {})
+        return [label for label in range(len(self.decisions.subject.classes)) if label not in asked]
+
+    def _draw_label(self, row: int) -> dict[str, Any]:
+        """A label that nobody was asked about, and how it was drawn."""
+        left = np.array(self._open(row))
         chance = np.full(len(left), 1 / len(left))
         if self._likely is not None:
             likely = self._likely(row)[left]
@@ -169,7 +178,7 @@ class Annotation:
             "among": len(left),
             "probability": round(float(chance[place]), 8),
         }
-        return {"row": row, "label": int(left[place]), "draw": draw}
+        return {"label": int(left[place]), "draw": draw}
 
     def answer(self, question: dict[str, Any], answer: int, *, who: str, request: str) -> list[Decision]:
         """Record an answer with its draw. An image that somebody finished in the meantime is left alone."""
@@ -185,9 +194,13 @@ class Annotation:
             return saved
 
     def undo(self, *, who: str, request: str) -> list[Decision]:
-        """Undo the latest answer of a person; its image is the next question."""
+        """Undo the latest answer of a person; the same question waits for an answer again."""
         with self._lock:
             saved = self.decisions.undo(who, request).saved
+            for number in (each.undoes for each in saved if each.undoes is not None):
+                undone = self.decisions.since(number - 1)[0]
+                if undone.draw is not None:
+                    self._drawn[undone.row] = {"label": undone.label, "draw": json.loads(undone.draw)}
             self.refresh()
             return saved
 

@@ -94,7 +94,7 @@ class ReviewApp:
     def _overview(self, values: dict[str, Any]) -> Reply:
         kind = "image" if self.pictures is not None else self.contents.kind if self.contents is not None else "name"
         evidence = self.evidence is not None and self.evidence.available
-        return {**self.review.overview(), "kind": kind, "evidence": evidence, "who": self.who, "orders": ORDERS}
+        return {**self.review.overview(), "kind": kind, "evidence": evidence, "who": self.who}
 
     def _changes(self, values: dict[str, Any]) -> Reply:
         since = values.get("since", "")
@@ -108,7 +108,7 @@ class ReviewApp:
         label, order, shown = values["label"], values.get("order", "suggested"), values.get("shown", "open")
         if label >= len(self.review.classes) or order not in ORDERS or shown not in SHOWN:
             return None
-        return self.review.by_label(label, order, shown, values.get("search", "")[:200])
+        return self.review.by_label(label, order, shown)
 
     def _contents(self, values: dict[str, Any]) -> Reply:
         """Texts or values of some rows, with what speaks for a label."""

@@ -21,7 +21,7 @@ from spml.runs.folder import RunFolder
 Int64 = npt.NDArray[np.int64]
 
 ORDERS = ("suggested", "doubtful", "confident", "unlikely")
-SHOWN = ("open", "answered", "all")
+SHOWN = ("open", "recovered", "answered", "all")
 _MOST = 20_000  # rows of a list that the page asks for
 _CANDIDATES = 8  # labels that the page offers for a row, besides those that are known
 
@@ -124,11 +124,8 @@ class Review:
             gain = self.gain().sum(axis=0, dtype=np.float64)
             return {
                 "run": self.run.name,
-                "data": self.run.record.get("data", {}).get("name") or str(self.run.source.get("path", "")),
                 "subject": self.decisions.subject.fingerprint(),
-                "rows": len(self.recovered.rows),
                 "classes": list(self.classes),
-                "recovered": self._believed.sum(axis=0).tolist(),
                 "gain": [round(float(value), 4) for value in gain],
                 "last": self._last,
                 **self.progress(),
@@ -147,16 +144,19 @@ class Review:
                 "quality": [_as_json(each) for each in self._quality.labels(np.arange(len(self.classes)))],
             }
 
-    def by_label(self, label: int, order: str, shown: str, search: str = "") -> dict[str, Any]:
+    def by_label(self, label: int, order: str, shown: str) -> dict[str, Any]:
         """The rows to show for a label, in order, with confidences and answers."""
         with self._lock:
             confidence = self._confidences[:, label]
-            answered = np.array([(int(row), label) in self._current for row in self.recovered.rows])
-            wanted = {"answered": answered, "open": self._open[:, label], "all": self._given[:, label] == 0}[shown]
-            places = np.flatnonzero(wanted)
-            if search:
-                names = (self.run.names[self.recovered.rows[place]] for place in places)
-                places = places[[search.casefold() in name.casefold() for name in names]]
+            open_, believed = self._open[:, label], self._believed[:, label]
+            answered = np.array([(row, label) in self._current for row in self.recovered.rows.tolist()])
+            wanted = {
+                "open": open_,
+                "recovered": open_ & believed,
+                "answered": answered,
+                "all": self._given[:, label] == 0,
+            }
+            places = np.flatnonzero(wanted[shown])
             key = {
                 "suggested": -self.gain()[places, label],
                 "doubtful": np.abs(confidence[places] - 0.5),
@@ -168,7 +168,7 @@ class Review:
             return {
                 "rows": rows,
                 "confidence": [round(float(value), 3) for value in confidence[places]],
-                "recovered": self._believed[places, label].tolist(),
+                "recovered": believed[places].tolist(),
                 "names": [self.run.names[row] for row in rows],
                 "decisions": [self._answer_of(row, label) for row in rows],
             }

@@ -100,7 +100,7 @@ class Guard:
             scope["method"] == "POST"
             and headers.get("origin") == f"{scope['scheme']}://{host}"
             and headers.get("content-type", "").partition(";")[0] == "application/json"
-            and headers.get("content-length", "").isdigit()
+            and headers.get("content-length", "").isdecimal()
             and int(headers["content-length"]) <= MOST_BYTES
         )
 

@@ -1,7 +1,7 @@
 // The page of `spml annotate`: one yes/no question at a time.
 
 import { Outbox, get } from "./api.js";
-import { $, count, el, isTyping, setUpTheme, store, stored } from "./dom.js";
+import { $, count, el, fit, isTyping, setUpTheme, store, stored } from "./dom.js";
 
 const KEYS = { y: 1, n: -1, u: 0 };
 const client = Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16)).join("");
@@ -30,7 +30,7 @@ function show({ question, name, progress }) {
   const source = `images/${question.row}`;
   if ($("row-content").querySelector("img")?.getAttribute("src") !== source) {
     const image = el("img", { src: source, alt: name });
-    image.addEventListener("load", () => image.classList.toggle("small", image.naturalWidth < 200));
+    image.addEventListener("load", () => fit(image));
     image.addEventListener("error", () => image.replaceWith(el("p", { class: "words" }, "This image cannot be read: answer “cannot tell”.")));
     $("row-content").replaceChildren(image);
   }

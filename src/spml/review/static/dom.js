@@ -34,6 +34,14 @@ export function content(kind, parts) {
   })));
 }
 
+const MOST_ENLARGED = 2.5;
+
+// Shows an image as large as its box, but not much larger than it is.
+export function fit(image) {
+  image.style.width = `min(100%, ${MOST_ENLARGED * image.naturalWidth}px)`;
+  image.style.height = `min(100%, ${MOST_ENLARGED * image.naturalHeight}px)`;
+}
+
 export const percent = (value) => `${Math.round(100 * value)}%`;
 export const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 

@@ -10,7 +10,7 @@ export class Grid {
   // hooks: answerOf(row) -> {answer, who, waiting} or null; changed(); open(index); contents(rows) -> texts or values
   constructor(scroll, grid, hooks) {
     Object.assign(this, { scroll, grid, hooks });
-    this.items = { rows: [], confidence: [], names: [] };
+    this.items = { rows: [], confidence: [], names: [], recovered: [] };
     this.kind = "image";
     this.cells = new Map();
     this.selected = new Set();
@@ -37,7 +37,7 @@ export class Grid {
     this.cells.clear();
     this.scroll.scrollTop = 0;
     this.layout();
-    this.hooks.changed();
+    this.refresh();
   }
 
   layout() {
@@ -95,9 +95,10 @@ export class Grid {
     if (this.kind === "name") pic.append(el("p", { class: "words" }, this.items.names[index]));
     const bar = el("i");
     bar.style.width = percent(confidence);
-    const cell = el("div", { class: "cell", role: "option", id: `cell-${index}`, title: this.items.names[index] },
+    const recovered = this.items.recovered[index];
+    const cell = el("div", { class: recovered ? "cell recovered" : "cell", role: "option", id: `cell-${index}`, title: this.items.names[index] },
       pic,
-      el("div", { class: "foot", "aria-hidden": "true" },
+      el("div", { class: "foot", "aria-hidden": "true", title: recovered ? "Confidence: high enough to be recovered" : "Confidence: too low to be recovered" },
         el("span", { class: "meter bar" }, bar), el("span", { class: "value" }, percent(confidence))),
       el("span", { class: "badge", "aria-hidden": "true" }));
     cell.dataset.index = index;
@@ -152,13 +153,16 @@ export class Grid {
     cell.classList.toggle("waiting", Boolean(decision?.waiting));
     if (decision) cell.dataset.answer = decision.answer; else delete cell.dataset.answer;
     cell.querySelector(".badge").textContent = decision ? SIGN[decision.answer] : "";
+    const recovered = this.items.recovered[index] ? ", recovered" : "";
     const answered = decision ? `, answered ${WORD[decision.answer]} by ${decision.who}` : "";
-    cell.setAttribute("aria-label", `${this.items.names[index]}, confidence ${percent(this.items.confidence[index])}${answered}`);
+    cell.setAttribute("aria-label", `${this.items.names[index]}, confidence ${percent(this.items.confidence[index])}${recovered}${answered}`);
   }
 
   refresh() {
+    this.grid.classList.toggle("selecting", this.selected.size > 0);
     for (const [index, cell] of this.cells) this.dress(cell, index);
     this.mark();
+    this.hooks.changed();
   }
 
   mark() {
@@ -174,14 +178,12 @@ export class Grid {
     if (!keep) this.selected.clear();
     for (const index of indices) this.selected.add(index);
     this.refresh();
-    this.hooks.changed();
   }
 
   toggle(index) {
     this.selected.has(index) ? this.selected.delete(index) : this.selected.add(index);
     this.anchor = this.current = index;
     this.refresh();
-    this.hooks.changed();
   }
 
   range(to) {
@@ -287,7 +289,6 @@ export class Grid {
     }
     this.selected = inside;
     this.refresh();
-    this.hooks.changed();
   }
 
   pointerUp(event) {

@@ -1,11 +1,12 @@
 // The page of `spml review`.
 
-import { Outbox, get } from "./api.js";
-import { $, content, count, el, isTyping, percent, setUpTheme, store, stored } from "./dom.js";
+import { Outbox, ServerError, get } from "./api.js";
+import { $, content, count, el, fit, isTyping, percent, setUpTheme, store, stored } from "./dom.js";
 import { Grid } from "./grid.js";
 
 const ANSWER = { y: 1, n: -1, u: 0 };
 const WORD = { 1: "yes", "-1": "no", 0: "cannot tell" };
+const ASKS = { image: "Does it show", text: "Is it about", row: "Is it" };
 const POLL = 3000;
 
 const state = { overview: null, label: 0, view: "label", known: new Map(), own: new Map(), rows: [], at: 0, row: null, focus: 0, evidence: false };
@@ -35,10 +36,12 @@ function answer(pairs, value) {
   const items = pairs.map(([row, label]) => ({ row, label, answer: value, seen: decisionOn(row, label)?.id ?? 0 }));
   for (const { row, label, seen } of items) state.known.set(keyOf(row, label), { id: seen, answer: value, who: who(), waiting: true });
   outbox.add("api/answers", { who: who(), items });
-  announce(`${count(pairs.length, "answer")}: ${WORD[value]}`);
+  toast(`${count(pairs.length, "answer")}: ${WORD[value]}`, false);
 }
 
 function undo() { outbox.add("api/undo", { who: who() }); }
+
+const noun = () => (["image", "text"].includes(state.overview.kind) ? state.overview.kind : "row");
 
 const who = () => $("who").value.trim() || state.overview.who || "anonymous";
 
@@ -64,7 +67,7 @@ function saved(reply, action) {
     const [, , label, value, person] = reply.conflicts[0];
     notice(`${count(reply.conflicts.length, "answer")} not saved, because ${person} answered before you (${state.overview.classes[label]}: ${WORD[value]}). Answer again to change that.`);
   }
-  if (action.path === "api/undo" && reply.saved.length === 0 && reply.conflicts.length === 0) announce("There is nothing to undo.");
+  if (action.path === "api/undo") toast(undone(reply.saved), true);
   Object.assign(state.overview, reply.progress);
   showProgress();
   refresh();
@@ -72,7 +75,21 @@ function saved(reply, action) {
 
 // What the page shows
 
-function announce(text) { $("chosen").textContent = text; }
+// A message that goes away by itself; screen readers always read it.
+let toastTimer;
+function toast(text, visible) {
+  clearTimeout(toastTimer);
+  $("toast").textContent = text;
+  $("toast").classList.toggle("spoken", !visible);
+  toastTimer = setTimeout(() => { $("toast").textContent = ""; $("toast").classList.add("spoken"); }, 4000);
+}
+
+function undone(decisions) {
+  if (!decisions.length) return "There is nothing to undo.";
+  const labels = new Set(decisions.map(([, , label]) => label));
+  const what = labels.size > 1 ? count(labels.size, "label") : state.overview.classes[decisions[0][2]];
+  return `Undone: ${count(decisions.length, "answer")} (${what})`;
+}
 
 let noticeTimer;
 function notice(text) {
@@ -108,7 +125,7 @@ function showProgress() {
 
 function interval(title, [value, low, high]) {
   return el("div", {}, el("dt", {}, title),
-    el("dd", { title: "Estimate and 90% interval" }, `${percent(value)} `, el("small", {}, `${percent(low)} to ${percent(high)}`)));
+    el("dd", { title: "Estimate and 90% interval" }, `${percent(value)} `, el("small", {}, `${Math.round(100 * low)}–${percent(high)}`)));
 }
 
 function showEstimate() {
@@ -159,7 +176,7 @@ async function loadLabel() {
   const number = ++loading;
   const { classes, kind } = state.overview;
   $("label-name").textContent = classes[state.label];
-  $("grid").setAttribute("aria-label", `Does the example show ${classes[state.label]}?`);
+  $("grid").setAttribute("aria-label", `${$("asks").textContent} ${classes[state.label]}?`);
   const query = new URLSearchParams({ order: $("order").value, shown: $("shown").value });
   const items = await get(`api/labels/${state.label}?${query}`);
   if (number !== loading) return;
@@ -176,13 +193,15 @@ function answerSelected(value) {
   grid.selected.clear();
   const next = grid.nextOpen(moved ? grid.current + 1 : targets[targets.length - 1] + 1);
   if (next !== null) grid.move(next); else grid.refresh();
-  grid.hooks.changed(true);
 }
 
-function selectionChanged(keep = false) {
-  if (keep) return;
-  const n = grid.selected.size;
-  announce(n ? `${n.toLocaleString("en")} selected` : grid.length ? count(grid.length, "example") : "");
+// What the answers are for: the selected examples, or the framed one.
+function showTargets() {
+  const n = grid.selected.size, many = n > 1 ? ` to ${n.toLocaleString("en")}` : "";
+  $("chosen").textContent = n ? `${n.toLocaleString("en")} selected` : grid.length ? `Framed ${noun()}` : "";
+  $("yes").querySelector("span").textContent = `Yes${many}`;
+  $("no").querySelector("span").textContent = `No${many}`;
+  for (const id of ["yes", "no", "unknown"]) $(id).disabled = !grid.length;
 }
 
 // One example at a time
@@ -203,7 +222,6 @@ async function goTo(place) {
   if (row !== state.rows[state.at]) return;
   details.labels.forEach(({ decision }) => { if (decision) learn(decision); });
   state.row = details;
-  state.evidence = false;
   state.focus = Math.max(0, details.labels.findIndex(({ given, label }) => !given && !answered(row, label)));
   history.replaceState(null, "", `#row=${row}`);
   $("row-place").textContent = `${(state.at + 1).toLocaleString("en")} of ${state.rows.length.toLocaleString("en")}`;
@@ -221,7 +239,7 @@ function showContent() {
   const source = state.evidence && label !== undefined ? `evidence/${details.row}/${label}` : `images/${details.row}`;
   const text = state.evidence ? `${details.name}: what speaks for ${classes[label]}` : details.name;
   const image = el("img", { src: source, alt: text });
-  image.addEventListener("load", () => image.classList.toggle("small", image.naturalWidth < 200));
+  image.addEventListener("load", () => fit(image));
   image.addEventListener("error", () => image.replaceWith(el("p", { class: "words" }, state.evidence ? "This network has no map of evidence." : "This image cannot be read.")));
   box.replaceChildren(image);
 }
@@ -243,21 +261,38 @@ async function showWhole(details, label) {
 function showLabels() {
   const details = state.row, { classes } = state.overview;
   if (!details) return;
+  const list = $("row-labels"), focused = list.contains(document.activeElement) ? document.activeElement : null;
+  const line = focused && [...list.children].findIndex((item) => item.contains(focused));
   const entries = details.labels.map(({ label, given, confidence, recovered }, place) => {
     const decision = answered(details.row, label);
     const meter = el("i");
     meter.style.width = percent(confidence);
+    const measure = given ? "" : [el("span", { class: "meter bar", "aria-hidden": "true" }, meter), el("span", { class: "value" }, percent(confidence))];
     const status = given && !decision ? (given > 0 ? "given with the data" : "given as absent") : decision ? `${WORD[decision.answer]}, ${decision.who}` : recovered ? "recovered" : "";
     const buttons = [["y", 1, "yes", "✓"], ["n", -1, "no", "✗"], ["u", 0, "unknown", "?"]].map(([, value, name, sign]) =>
       el("button", { type: "button", class: name, "aria-pressed": String(decision?.answer === value), "aria-label": `${classes[label]}: ${WORD[value]}`,
         onclick: () => { state.focus = place; answerRow(value); } }, sign));
     return el("li", { class: place === state.focus ? "current" : null },
       el("button", { type: "button", class: "what", "aria-current": place === state.focus ? "true" : null, onclick: () => focusLabel(place) }, classes[label]),
-      el("div", { class: "line" }, el("span", { class: "meter bar", "aria-hidden": "true" }, meter), el("span", {}, given ? "" : percent(confidence)),
-        status ? el("span", { class: "tag" }, status) : ""),
+      el("div", { class: "line" }, ...measure, status ? el("span", { class: "tag" }, status) : ""),
       el("div", { class: "buttons" }, ...buttons));
   });
-  $("row-labels").replaceChildren(...entries);
+  list.replaceChildren(...entries);
+  if (focused) list.children[line]?.querySelector(`.${focused.classList[0]}`)?.focus();
+  $("rest").disabled = !unanswered().length;
+}
+
+const unanswered = () => state.row.labels.filter(({ label, given }) => !given && !answered(state.row.row, label));
+
+function answerRest() {
+  answer(unanswered().map(({ label }) => [state.row.row, label]), -1);
+  showLabels();
+}
+
+function toggleEvidence() {
+  state.evidence = !state.evidence;
+  $("evidence").setAttribute("aria-pressed", state.evidence);
+  showContent();
 }
 
 function focusLabel(place) {
@@ -336,7 +371,8 @@ function rowKey(key) {
   else if (key === "ArrowLeft") goTo(state.at - 1);
   else if (key === "ArrowDown" || key === "j") focusLabel(state.focus + 1);
   else if (key === "ArrowUp" || key === "k") focusLabel(state.focus - 1);
-  else if (key === "e" && state.overview.evidence) { state.evidence = !state.evidence; showContent(); }
+  else if (key === "r") answerRest();
+  else if (key === "e" && state.overview.evidence) toggleEvidence();
   else if (key === "o" || key === "Escape") { setView("label"); grid.refresh(); }
   else return false;
   return true;
@@ -365,20 +401,20 @@ async function poll() {
 async function start() {
   flipTheme = setUpTheme($("theme"));
   state.overview = await get("api/overview");
-  const { run, classes, kind } = state.overview;
+  const { run, classes } = state.overview;
   document.title = `Review: ${run}`;
   $("title").textContent = run;
-  if (kind !== "image") {
-    $("view-row").textContent = kind === "text" ? "By text" : "By row";
-    $("row-view").setAttribute("aria-label", kind === "text" ? "By text" : "By row");
-  }
+  $("asks").textContent = ASKS[noun()];
+  $("view-row").textContent = `By ${noun()}`;
+  $("row-view").setAttribute("aria-label", `By ${noun()}`);
+  for (const node of document.querySelectorAll(".alone")) node.textContent = `By ${noun()}`;
   for (const node of document.querySelectorAll("[data-evidence]")) node.hidden = !state.overview.evidence;
   $("who").value = stored("spml-who", state.overview.who);
   $("who").addEventListener("change", () => store("spml-who", $("who").value.trim() || null));
   outbox = new Outbox(state.overview.subject, { saved, problem, prepare: withOwnAnswers });
   grid = new Grid($("scroll"), $("grid"), {
     answerOf: (row) => answered(row, state.label),
-    changed: selectionChanged,
+    changed: showTargets,
     open: (index) => openRow(grid.items.rows[index]),
     contents: async (rows) => (await get(`api/contents/${state.label}?rows=${rows.join(",")}`)).contents,
   });
@@ -388,7 +424,9 @@ async function start() {
   $("find-label").addEventListener("input", showLabelList);
   for (const id of ["order", "shown"]) $(id).addEventListener("change", loadLabel);
   for (const [id, value] of [["yes", 1], ["no", -1], ["unknown", 0]]) $(id).addEventListener("click", () => answerSelected(value));
-  $("undo").addEventListener("click", undo);
+  for (const id of ["undo", "row-undo"]) $(id).addEventListener("click", undo);
+  $("rest").addEventListener("click", answerRest);
+  $("evidence").addEventListener("click", toggleEvidence);
   $("renew").addEventListener("click", loadLabel);
   $("select-page").addEventListener("click", () => grid.selectScreen());
   $("help").addEventListener("click", () => $("keys").showModal());
@@ -406,4 +444,9 @@ async function start() {
   setTimeout(poll, POLL);
 }
 
+addEventListener("unhandledrejection", (event) => {
+  if (!(event.reason instanceof ServerError)) return;
+  event.preventDefault();
+  problem(event.reason.message);
+});
 start().catch((error) => problem(error.message));
