@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -85,20 +86,28 @@ def test_label_studio(recovered: Recovered, tmp_path: Path) -> None:
         assert (result["from_name"], result["to_name"], result["type"]) == ("labels", "image", "choices")
         for choice in result["value"]["choices"]:
             name, label, observed, confidence = next(lines)
-            assert task["data"]["image"] == f"/data/local-files/?d={name}"
+            assert (task["data"]["image"], task["data"]["name"]) == (f"/data/local-files/?d={quote(name)}", name)
             assert (choice, choice in task["data"]["observed"]) == (label, observed)
             assert task["data"]["confidence"][label] == confidence
         assert prediction["score"] == min(task["data"]["confidence"].values())
     assert next(lines, None) is None
 
 
+def test_label_studio_shows_texts(recovered: Recovered, tmp_path: Path) -> None:
+    tasks = read(recovered, tmp_path, "label-studio", texts=[f"text of {name}" for name in recovered.names])
+    for task in tasks:
+        assert task["data"]["text"] == f"text of {task['data']['name']}"
+        assert {result["to_name"] for result in task["predictions"][0]["result"]} <= {"text"}
+
+
 def test_the_label_studio_configuration_lists_the_classes() -> None:
     from xml.etree import ElementTree
 
     root = ElementTree.fromstring(label_studio_config(CLASSES))
-    assert [choice.get("value") for choice in root.iter("Choice")] == list(CLASSES)
-    (choices,) = root.iter("Choices")
-    assert (choices.get("name"), choices.get("toName"), choices.get("choice")) == ("labels", "image", "multiple")
+    assert [choices.get("name") for choices in root.iter("Choices")] == ["labels", "absent"]
+    for choices in root.iter("Choices"):
+        assert (choices.get("toName"), choices.get("choice")) == ("image", "multiple")
+        assert [choice.get("value") for choice in choices] == list(CLASSES)
 
 
 def test_label_studio_accepts_the_tasks(recovered: Recovered, tmp_path: Path) -> None:

@@ -7,9 +7,17 @@ import pytest
 from pyarrow import csv, parquet
 
 from spml.errors import InputError
-from spml.review.exchange import export_decisions, import_label_studio, label_studio_config
+from spml.recover import export, label_studio_config, recover
+from spml.review.exchange import export_decisions, import_label_studio
 from spml.runs.decisions import Decisions, Question, Subject
+from support.recovery import World
 
+ADDRESSES = {
+    "https://example.com/x/a/1.jpg?size=9": 0,
+    "/data/local-files/?d=photos/a/2.jpg": 1,
+    "/data/local-files/?d=photos/a%2F2.jpg": 1,
+    "s3://bucket/b/1.jpg": None,
+}
 SUBJECT = Subject(["a/1.jpg", "a/2.jpg", 'b/ü ",\n.jpg'], ("cat", "<b>&'", "鳥"))
 
 
@@ -50,6 +58,36 @@ def test_label_studio_round_trip(decisions, tmp_path):
         assert import_label_studio(second, tmp_path / "tasks.json") == 0
 
 
+def test_label_studio_tasks_name_nobody_that_it_may_not_know(decisions, tmp_path):
+    export_decisions(decisions, tmp_path / "tasks.json", prefix="/data/local-files/?d=photos/")
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    assert tasks[0]["data"] == {"image": "/data/local-files/?d=photos/a/1.jpg", "name": "a/1.jpg"}
+    for task in tasks:
+        for annotation in task["annotations"]:
+            assert set(annotation) == {"result"}  # an unknown "completed_by" would be refused
+            for result in annotation["result"]:
+                assert (result["type"], result["to_name"]) == ("choices", "image")
+                assert result["from_name"] in ("labels", "absent")
+                assert set(result["value"]["choices"]) <= set(SUBJECT.classes)
+
+
+def test_labels_recovered_into_label_studio_come_back(tmp_path):
+    """spml recover --format label-studio --prefix …, correct them in Label Studio, spml review --import."""
+    recovered = recover(World(60).run())
+    export(recovered, tmp_path / "tasks.json", format="label-studio", prefix="/data/local-files/?d=photos/")
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    subject = Subject(recovered.names, recovered.classes)
+    with Decisions(tmp_path / "review.db", subject) as decisions:
+        assert import_label_studio(decisions, tmp_path / "tasks.json") == 0  # predictions are nobody's answers
+        for task in tasks:
+            del task["data"]["name"]
+            task["annotations"] = [{"completed_by": 1, "result": task.pop("predictions")[0]["result"]}]
+        (tmp_path / "export.json").write_text(json.dumps(tasks))
+        import_label_studio(decisions, tmp_path / "export.json")
+        expected = recovered.present(range(len(subject.names)))
+        np.testing.assert_array_equal(decisions.labels().dense()[recovered.rows] > 0, expected[recovered.rows])
+
+
 def test_import_finds_uploaded_files_and_can_close_the_rest(decisions, tmp_path):
     result = [{"type": "choices", "from_name": "x", "value": {"choices": ["cat"]}}]
     task = {
@@ -63,6 +101,20 @@ def test_import_finds_uploaded_files_and_can_close_the_rest(decisions, tmp_path)
     assert import_label_studio(decisions, tmp_path / "tasks.json", rest_absent=True) == 3
     assert decisions.labels().dense()[1].tolist() == [1, -1, -1]
     assert {d.who for d in decisions.current() if d.row == 1} == {"7"}
+
+
+@pytest.mark.parametrize(("address", "row"), ADDRESSES.items())
+def test_import_finds_rows_by_the_end_of_an_address(tmp_path, address, row):
+    names = ["a/1.jpg", "a/2.jpg", "c/1.jpg"]
+    task = {"data": {"image": address}, "annotations": [{"result": [{"type": "choices", "value": {"choices": ["x"]}}]}]}
+    (tmp_path / "tasks.json").write_text(json.dumps([task]))
+    with Decisions(tmp_path / "review.db", Subject(names, ("x", "y"))) as decisions:
+        if row is None:  # two rows have this file name
+            with pytest.raises(InputError, match="add its name"):
+                import_label_studio(decisions, tmp_path / "tasks.json")
+        else:
+            import_label_studio(decisions, tmp_path / "tasks.json")
+            assert [decision.row for decision in decisions.current()] == [row]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,12 @@ FormulasOption = Annotated[
         "spreadsheets from running them.",
     ),
 ]
+PrefixOption = Annotated[
+    str,
+    typer.Option(
+        help="JSON: put before the path of every image, such as /data/local-files/?d=photos/ for Label Studio."
+    ),
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from spml.cli.console import ForceOption, FormulasOption, RunArgument
+from spml.cli.console import ForceOption, FormulasOption, PrefixOption, RunArgument
 
 EXAMPLE = "spml recover runs/photos --out recovered.csv"
 
@@ -43,10 +43,12 @@ def command(
         Path | None,
         typer.Option(help="Database of answers from `spml review`. Default: review.db in RUN, if any."),
     ] = None,
+    prefix: PrefixOption = "",
     allow_formulas: FormulasOption = False,
     force: ForceOption = False,
 ) -> None:
     """Recover the missing labels of the training data, each with a confidence."""
+    from spml.data.stores.texts import TextStore
     from spml.recover import export
     from spml.recover import recover as recover_labels
     from spml.recover.labelled import answers_of, read_labelled
@@ -66,6 +68,7 @@ def command(
             precision=precision,
             decisions=answers,
         )
-        export(recovered, out, format=format, overwrite=True, allow_formulas=allow_formulas)
+        texts = finished.store.texts() if format == "label-studio" and isinstance(finished.store, TextStore) else None
+        export(recovered, out, format=format, prefix=prefix, texts=texts, overwrite=True, allow_formulas=allow_formulas)
     for line in (recovered.summary(), *recovered.notes, f"Labels: {out}"):
         typer.echo(line)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from spml.cli.console import ForceOption, FormulasOption, RunArgument
+from spml.cli.console import ForceOption, FormulasOption, PrefixOption, RunArgument
 from spml.errors import InputError
 
 EXAMPLE = "spml review runs/photos"
@@ -38,6 +38,7 @@ def command(
     host: HostOption = "127.0.0.1",
     port: PortOption = None,
     browser: BrowserOption = True,
+    prefix: PrefixOption = "",
     allow_formulas: FormulasOption = False,
     force: ForceOption = False,
 ) -> None:
@@ -68,7 +69,7 @@ def command(
             from spml.runs.outputs import writing_output
 
             with writing_output(export, run, force=force):
-                number = export_decisions(answers, export, texts=texts, allow_formulas=allow_formulas)
+                number = export_decisions(answers, export, texts=texts, prefix=prefix, allow_formulas=allow_formulas)
             typer.echo(f"Answers: {number:,}, in {export}")
         if import_ is None and export is None:
             app = ReviewApp(finished, answers, who or login_name())

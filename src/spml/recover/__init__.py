@@ -1,6 +1,7 @@
 """Recover missing labels with calibrated confidences; fully labelled rows are not needed, but twenty help a lot."""
 
-from spml.recover.exports import export, label_studio_config
+from spml.recover.exports import export
+from spml.recover.label_studio import label_studio_config
 from spml.recover.labelled import LabelledRows
 from spml.recover.labels import Recovered, recover
 from spml.recover.rule import Rule

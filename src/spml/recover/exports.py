@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
-from xml.sax.saxutils import quoteattr
 
 import numpy as np
 import numpy.typing as npt
 
 from spml.errors import InputError
+from spml.recover.label_studio import chosen, task_data
 from spml.recover.labels import PROVENANCE, Recovered
 from spml.runs.files import atomic_path, explain_write_errors
 from spml.runs.outputs import check_overwrite
@@ -43,6 +43,7 @@ def export(
     *,
     format: str | None = None,
     prefix: str = "",
+    texts: Sequence[str] | None = None,
     overwrite: bool = False,
     allow_formulas: bool = False,
 ) -> None:
@@ -63,6 +64,8 @@ def export(
         - `fiftyone`: for `fiftyone.Dataset.from_json`, with Classifications in the field `recovered`.
     prefix : str
         Prepended to every name in JSON formats, for images at another address.
+    texts : sequence of str, optional
+        The text of every row, which `label-studio` shows instead of images.
     overwrite : bool
         Whether to replace an existing file.
     allow_formulas : bool
@@ -88,40 +91,11 @@ def export(
             with temporary.open("wb") as binary:
                 _write_table(recovered, binary, name, allow_formulas)
         else:
-            writer = {"coco": _write_coco, "label-studio": _write_label_studio, "fiftyone": _write_fiftyone}[name]
-            with temporary.open("w", encoding="utf-8") as text:
-                writer(recovered, text, prefix)
-
-
-def label_studio_config(classes: Iterable[str]) -> str:
-    """The labelling configuration of a Label Studio project for tasks in the format `label-studio`.
-
-    Parameters
-    ----------
-    classes : iterable of str
-
-    Returns
-    -------
-    str
-        XML.
-
-    Examples
-    --------
-    >>> print(label_studio_config(["cat", "dog"]))
-    <View>
-      <Image name="image" value="$image"/>
-      <Choices name="labels" toName="image" choice="multiple">
-        <Choice value="cat"/>
-        <Choice value="dog"/>
-      </Choices>
-    </View>
-    <BLANKLINE>
-    """
-    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
-    return (
-        '<View>\n  <Image name="image" value="$image"/>\n'
-        f'  <Choices name="labels" toName="image" choice="multiple">\n{choices}\n  </Choices>\n</View>\n'
-    )
+            with temporary.open("w", encoding="utf-8") as file:
+                if name == "label-studio":
+                    _write_label_studio(recovered, file, prefix, texts)
+                else:
+                    {"coco": _write_coco, "fiftyone": _write_fiftyone}[name](recovered, file, prefix)
 
 
 def _write_table(recovered: Recovered, file: BinaryIO, name: str, allow_formulas: bool) -> None:
@@ -207,26 +181,19 @@ def _write_coco(recovered: Recovered, file: TextIO, prefix: str) -> None:
     file.write("}\n")
 
 
-def _write_label_studio(recovered: Recovered, file: TextIO, prefix: str) -> None:
+def _write_label_studio(recovered: Recovered, file: TextIO, prefix: str, texts: Sequence[str] | None) -> None:
     """The score of a task is its lowest confidence, so that tasks can be sorted by it."""
 
     def task(row: int, labels: list[_Label]) -> dict[str, Any]:
         names = [recovered.classes[label.label] for label in labels]
-        result = {
-            "id": f"row{row}",
-            "from_name": "labels",
-            "to_name": "image",
-            "type": "choices",
-            "value": {"choices": names},
-        }
         prediction = {
             "model_version": recovered.run,
             "score": min((label.confidence for label in labels), default=0.0),
-            "result": [result] if labels else [],
+            "result": [chosen(names, row=row, texts=texts is not None)] if labels else [],
         }
         return {
             "data": {
-                "image": prefix + recovered.names[row],
+                **task_data(recovered.names[row], prefix=prefix, text=None if texts is None else texts[row]),
                 "observed": [name for name, label in zip(names, labels, strict=True) if label.observed],
                 "confidence": {name: label.confidence for name, label in zip(names, labels, strict=True)},
             },

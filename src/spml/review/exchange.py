@@ -7,18 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
-from xml.sax.saxutils import quoteattr
+from urllib.parse import unquote
 
 import msgspec
 
 from spml.errors import InputError
 from spml.json_text import parse_json
+from spml.recover.label_studio import ABSENT, PRESENT, chosen, task_data
 from spml.runs.decisions import ANSWERS, Decision, Decisions, Question, Subject
 from spml.runs.files import atomic_path, explain_write_errors
 
 FORMATS = {".csv": "csv", ".parquet": "parquet", ".json": "label-studio"}
-PRESENT, ABSENT = "labels", "absent"
-"""Names of the two lists of choices in Label Studio."""
 
 
 def export_decisions(
@@ -26,6 +25,7 @@ def export_decisions(
     path: Path,
     *,
     texts: Sequence[str] | None = None,
+    prefix: str = "",
     history: bool = False,
     allow_formulas: bool = False,
 ) -> int:
@@ -39,6 +39,8 @@ def export_decisions(
         id; .json: Label Studio tasks with annotations, for the configuration of `label_studio_config`.
     texts : sequence of str, optional
         The text of every row, if the data is texts: Label Studio tasks then show texts instead of images.
+    prefix : str
+        Label Studio: prepended to every image path.
     history : bool
         CSV and parquet: every decision ever made, also those that were changed or undone later.
     allow_formulas : bool
@@ -55,14 +57,14 @@ def export_decisions(
         If the ending is another one, or the file cannot be written.
     """
     form = check_export(path)
-    chosen = decisions.since() if history and form != "label-studio" else decisions.current()
+    written = decisions.since() if history and form != "label-studio" else decisions.current()
     with atomic_path(path) as temporary, explain_write_errors(path):
         if form == "label-studio":
-            tasks = _tasks(decisions, chosen, texts)
+            tasks = _tasks(decisions, written, texts, prefix)
             temporary.write_text(json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         else:
-            _write_table(decisions, chosen, temporary, form, allow_formulas)
-    return len(chosen)
+            _write_table(decisions, written, temporary, form, allow_formulas)
+    return len(written)
 
 
 def check_export(path: Path) -> str:
@@ -71,42 +73,6 @@ def check_export(path: Path) -> str:
     if form is None:
         raise InputError(f"{path}: decisions are exported to {', '.join(FORMATS)} (Label Studio): use such an ending")
     return form
-
-
-def label_studio_config(classes: Iterable[str], *, texts: bool = False) -> str:
-    """The labelling configuration of a Label Studio project in which labels can be marked as present or absent.
-
-    Parameters
-    ----------
-    classes : iterable of str
-    texts : bool
-        Whether tasks are texts instead of images.
-
-    Examples
-    --------
-    >>> print(label_studio_config(["cat"]))
-    <View>
-      <Image name="image" value="$image"/>
-      <Header value="Present"/>
-      <Choices name="labels" toName="image" choice="multiple">
-        <Choice value="cat"/>
-      </Choices>
-      <Header value="Absent"/>
-      <Choices name="absent" toName="image" choice="multiple">
-        <Choice value="cat"/>
-      </Choices>
-    </View>
-    <BLANKLINE>
-    """
-    kind = "Text" if texts else "Image"
-    shown = kind.lower()
-    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
-    lists = "".join(
-        f'  <Header value="{title}"/>\n  <Choices name="{name}" toName="{shown}" choice="multiple">\n{choices}\n'
-        "  </Choices>\n"
-        for name, title in ((PRESENT, "Present"), (ABSENT, "Absent"))
-    )
-    return f'<View>\n  <{kind} name="{shown}" value="${shown}"/>\n{lists}</View>\n'
 
 
 def import_label_studio(
@@ -171,6 +137,7 @@ class _Result(TypedDict):
     type: NotRequired[str]
     from_name: NotRequired[str]
     value: NotRequired[Any]
+    meta: NotRequired[Any]
 
 
 class _Annotation(TypedDict):
@@ -206,7 +173,7 @@ def read_label_studio(path: Path, subject: Subject, texts: Sequence[str] | None 
     return found
 
 
-def _write_table(decisions: Decisions, chosen: list[Decision], path: Path, form: str, allow_formulas: bool) -> None:
+def _write_table(decisions: Decisions, written: list[Decision], path: Path, form: str, allow_formulas: bool) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -215,15 +182,15 @@ def _write_table(decisions: Decisions, chosen: list[Decision], path: Path, form:
     names, classes = decisions.subject.names, decisions.subject.classes
     table = pa.table(
         {
-            "name": pa.array([names[each.row] for each in chosen], pa.string()),
-            "label": pa.array([classes[each.label] for each in chosen], pa.string()),
-            "answer": pa.array([each.word for each in chosen], pa.string()),
-            "who": pa.array([each.who for each in chosen], pa.string()),
-            "at": pa.array([each.at for each in chosen], pa.string()),
-            "confidence": pa.array([each.confidence for each in chosen], pa.float64()),
-            "model": pa.array([each.model for each in chosen], pa.string()),
-            "row": pa.array([each.row for each in chosen], pa.int64()),
-            "id": pa.array([each.id for each in chosen], pa.int64()),
+            "name": pa.array([names[each.row] for each in written], pa.string()),
+            "label": pa.array([classes[each.label] for each in written], pa.string()),
+            "answer": pa.array([each.word for each in written], pa.string()),
+            "who": pa.array([each.who for each in written], pa.string()),
+            "at": pa.array([each.at for each in written], pa.string()),
+            "confidence": pa.array([each.confidence for each in written], pa.float64()),
+            "model": pa.array([each.model for each in written], pa.string()),
+            "row": pa.array([each.row for each in written], pa.int64()),
+            "id": pa.array([each.id for each in written], pa.int64()),
         }
     )
     if form == "csv":
@@ -232,31 +199,37 @@ def _write_table(decisions: Decisions, chosen: list[Decision], path: Path, form:
         parquet.write_table(table, path)
 
 
-def _tasks(decisions: Decisions, chosen: list[Decision], texts: Sequence[str] | None) -> list[dict[str, Any]]:
-    """One task per row with a decision, and one annotation per person."""
-    shown, names = "image" if texts is None else "text", decisions.subject.names
+def _tasks(
+    decisions: Decisions, written: list[Decision], texts: Sequence[str] | None, prefix: str
+) -> list[dict[str, Any]]:
+    """One task per row with a decision, and one annotation per person.
+
+    Label Studio refuses annotations of people that it does not know. So they belong to whoever imports them, and
+    `meta` says who answered.
+    """
+    names, classes = decisions.subject.names, decisions.subject.classes
     by_row: defaultdict[int, defaultdict[str, list[Decision]]] = defaultdict(lambda: defaultdict(list))
-    for decision in chosen:
+    for decision in written:
         by_row[decision.row][decision.who].append(decision)
     return [
         {
-            "data": {shown: names[row] if texts is None else texts[row], "name": names[row], "row": row},
+            "data": task_data(names[row], prefix=prefix, text=None if texts is None else texts[row]),
             "annotations": [
-                {"completed_by": {"email": who}, "result": _results(decisions.subject.classes, theirs, shown)}
-                for who, theirs in people.items()
+                {"result": _results(row, classes, who, theirs, texts is not None)} for who, theirs in people.items()
             ],
         }
         for row, people in sorted(by_row.items())
     ]
 
 
-def _results(classes: tuple[str, ...], decisions: list[Decision], shown: str) -> list[dict[str, Any]]:
+def _results(
+    row: int, classes: tuple[str, ...], who: str, decisions: list[Decision], texts: bool
+) -> list[dict[str, Any]]:
     results = []
-    for name, answer in ((PRESENT, ANSWERS["yes"]), (ABSENT, ANSWERS["no"])):
+    for among, answer in ((PRESENT, ANSWERS["yes"]), (ABSENT, ANSWERS["no"])):
         choices = [classes[decision.label] for decision in decisions if decision.answer == answer]
         if choices:
-            value = {"from_name": name, "to_name": shown, "type": "choices", "value": {"choices": choices}}
-            results.append({"id": f"row{decisions[0].row}-{name}", **value})
+            results.append({**chosen(choices, row=row, among=among, texts=texts), "meta": {"text": [who]}})
     return results
 
 
@@ -282,6 +255,11 @@ def _annotator(annotation: _Annotation) -> str:
     person = annotation.get("completed_by")
     if isinstance(person, dict):
         person = person.get("email") or person.get("username") or person.get("id")
+    for result in annotation.get("result") or []:
+        meta = result.get("meta")
+        notes = meta.get("text") if isinstance(meta, dict) else None
+        if not person and isinstance(notes, list) and notes:
+            person = notes[0]
     return str(person or "label studio")
 
 
@@ -290,17 +268,11 @@ class _Names:
 
     def __init__(self, names: Iterable[str], texts: Sequence[str]) -> None:
         self.rows = {name: row for row, name in enumerate(names)}
-        by_text: defaultdict[str, list[int]] = defaultdict(list)
-        for row, text in enumerate(texts):
-            by_text[text.strip()].append(row)
-        self.texts = {text: rows[0] for text, rows in by_text.items() if len(rows) == 1}
-        ends: defaultdict[str, list[int]] = defaultdict(list)
-        for name, row in self.rows.items():
-            ends[name.rpartition("/")[2]].append(row)
-        self.ends = {end: rows[0] for end, rows in ends.items() if len(rows) == 1}
+        self.texts = _unique((text.strip(), row) for row, text in enumerate(texts))
+        self.ends = _unique((name.rpartition("/")[2], row) for name, row in self.rows.items())
 
     def find(self, data: dict[str, Any], place: str) -> int:
-        """The row, by its name, its text, or the end of an address; the last two if only one row has it."""
+        """The row, by its name, its text, or the end of an address; texts and file names only if one row has them."""
         candidates = [str(data[key]) for key in ("name", "image", "text") if data.get(key)]
         for candidate in candidates:
             if candidate in self.rows:
@@ -308,11 +280,28 @@ class _Names:
         if (text := str(data.get("text", "")).strip()) in self.texts:
             return self.texts[text]
         for candidate in candidates:
-            end = candidate.partition("?")[0].rpartition("/")[2]
-            uploaded = end.partition("-")[2]  # Label Studio puts eight digits and a hyphen before uploaded files
-            for name in (end, uploaded):
-                if name in self.ends:
-                    return self.ends[name]
+            row = self._by_address(candidate)
+            if row is not None:
+                return row
         name = candidates[0] if candidates else ""
         name = name if len(name) <= 80 else f"{name[:80]}…"
         raise InputError(f"{place}: no row is named {name!r}: add its name to the task")
+
+    def _by_address(self, address: str) -> int | None:
+        """The row whose name ends an address: the longest such name, or the only one with this file name."""
+        _, local, path = address.partition("?d=")  # /data/local-files/?d=photos/cat/1.jpg
+        parts = unquote(path if local else address.partition("?")[0]).split("/")
+        for start in range(len(parts)):
+            row = self.rows.get("/".join(parts[start:]))
+            if row is not None:
+                return row
+        uploaded = parts[-1].partition("-")[2]  # Label Studio puts eight digits and a hyphen before uploaded files
+        return self.ends.get(parts[-1], self.ends.get(uploaded))
+
+
+def _unique(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The row of every text that only one row has."""
+    rows: defaultdict[str, list[int]] = defaultdict(list)
+    for text, row in pairs:
+        rows[text].append(row)
+    return {text: found[0] for text, found in rows.items() if len(found) == 1}
