@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -13,21 +13,10 @@ from typing import Any
 import numpy as np
 
 from spml.bench.protocols import Paper, PaperValue, mean_and_sd, paper_values
-from spml.bench.runner import Runner
 from spml.bench.search import RunResult
 from spml.data.csv_cells import guard_text
-from spml.report.comparison import comparison, comparison_opening
-from spml.report.figures import Series, Spread, figure, line_chart, spreads
-from spml.report.markup import Html, join, tag
-from spml.report.page import page
-from spml.report.sections import Section
-from spml.report.studies import StudyChart, studies_section
-from spml.report.tables import RunTables
 from spml.runs.files import write_text
-from spml.runs.folder import RunFolder
 from spml.training.experiment import Experiment
-
-MOST_PICTURED = 12  # largest number of runs that a report shows individually
 
 
 @dataclass(frozen=True)
@@ -328,93 +317,3 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer.writeheader()
     writer.writerows({key: guard_text("" if value is None else value) for key, value in row.items()} for row in rows)
     write_text(path, text.getvalue())
-
-
-def write_report(
-    path: Path, title: str, where: str, lines: Sequence[Line], measure: str, notes: Sequence[str],
-    charts: Sequence[StudyChart], results: Sequence[RunResult], runner: Runner,
-) -> None:  # fmt: skip
-    """Write the table, the charts and, if there are not too many, the runs as one HTML file.
-
-    A study starts with its charts, a protocol with its table.
-    """
-    lead = f"{len(results)} runs, {sum(result.chosen for result in results)} of them with the selected settings."
-    table = join(_html_table(*shown_rows(lines)), tag("ul", *(tag("li", note) for note in notes if note)))
-    opening = join(tag("p", lead, class_="lead"), *([] if charts else [*_ranking(lines, measure), table]))
-    parts: list[Section] = [studies_section(charts), Section("numbers", "The numbers", table)] if charts else []
-    curves = _curves(results)
-    if curves is not None and not charts:
-        parts.append(Section("curves-of-heads", "Over the epochs", tag("div", curves, class_="figures")))
-    pictured, left = _pictured(results, runner)
-    if len(pictured) > 1:
-        tables = [RunTables(run) for run in pictured]  # uncalibrated probabilities, as in the papers
-        _, _, compared = comparison_opening(tables)
-        intro = f"Without {', '.join(left)}, whose weights were not kept." if left else ""
-        parts.append(Section("methods", "What the runs recover", compared, intro))
-        parts += comparison(tables, {})
-    write_text(path, page(title, where, opening, parts))
-
-
-def _ranking(lines: Sequence[Line], measure: str) -> Iterator[Html]:
-    """For each data set, its methods from best to worst with a dot per run; nothing for a single method."""
-    for data in dict.fromkeys(line.data for line in lines if not line.varied):
-        ranked = sorted((line for line in lines if line.data == data), key=lambda line: -line.mean)
-        if len(ranked) < 2:
-            continue
-        entries = [
-            Spread(
-                line.method + ("*" if line.reference else "") + (f", {line.head} head" if line.head else ""),
-                list(line.scores.values()),
-                f"{line.mean:.1f}",
-                line.paper.value if line.paper else None,
-                "s2" if line.reference else "s1",
-            )
-            for line in ranked
-        ]
-        note = "Every dot is a run" + (", a ring is the paper's number" if any(line.paper for line in ranked) else "")
-        if any(line.reference for line in ranked):
-            note += "; * trained on more than one positive per row"
-        yield figure(f"{measure[0].upper()}{measure[1:]} on {data}", spreads(entries), note=f"{note}.")
-
-
-def _curves(results: Sequence[RunResult]) -> Html | None:
-    """Validation mAP of linear heads over epochs: the first seed of each method, with the selected settings."""
-    series: dict[str, Series] = {}
-    for result in results:
-        curve = result.row.get("validation_curve")
-        if result.chosen and curve:
-            points = [100 * value for value in curve]
-            series.setdefault(
-                result.experiment.entry, Series(result.experiment.entry, list(range(1, len(curve) + 1)), points)
-            )
-    if not series:
-        return None
-    note = "On the fully labelled validation rows, with the selected learning rate and batch size."
-    return line_chart(
-        list(series.values()), title="Validation mAP", x_label="epoch", y_label="mAP", whole_x=True, note=note
-    )
-
-
-def _pictured(results: Sequence[RunResult], runner: Runner) -> tuple[list[RunFolder], list[str]]:
-    """The chosen runs of a protocol on one data set, at most of the first seed; and entries without weights."""
-    heads = [result.search.head for result in results]
-    chosen = [result for result in results if result.chosen and not result.search.varied]
-    chosen = [result for result in chosen if result.search.head == heads[0]]  # of one head: names appear once
-    if len({result.experiment.data for result in chosen}) != 1:
-        return [], []
-    if len(chosen) > MOST_PICTURED:
-        seed = chosen[0].experiment.train.seed
-        chosen = [result for result in chosen if result.experiment.train.seed == seed]
-    runs = [runner.finished(result.experiment) for result in chosen]
-    unseen = [result for result, run in zip(chosen, runs, strict=True) if run is None]
-    left = dict.fromkeys(result.experiment.entry for result in unseen if not result.row.get("diverged"))
-    return [run for run in runs if run is not None], list(left)
-
-
-def _html_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> Html:
-    head = tag("tr", *(tag("th", name, scope="col") for name in header))
-    rows = [
-        tag("tr", *(tag("th" if not place else "td", cell, data_name=header[place]) for place, cell in enumerate(row)))
-        for row in cells
-    ]
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *rows)), class_="card compare")

@@ -9,6 +9,7 @@ from pathlib import Path
 from spml.bench import compare
 from spml.bench.origin import origin_of
 from spml.bench.plan import Plan
+from spml.bench.report import write_bench_report
 from spml.bench.runner import Runner
 from spml.bench.search import RunResult, execute
 from spml.bench.studies import MEASURES, interval_rows
@@ -89,7 +90,7 @@ def _write(plan: Plan, runner: Runner, results: Sequence[RunResult], out: Path) 
     charts = plan.study.charts([row for row in rows if row["chosen"]]) if plan.study else []
     measured, report = MEASURES[measures[0]], out / "report.html"
     # The report reads the runs again: if one of them is damaged, no file has been written yet.
-    compare.write_report(report, plan.title, plan.where, lines, measured, notes, charts, results, runner)
+    write_bench_report(report, plan, lines, measured, notes, charts, results, runner)
     compare.write_csv(out / "runs.csv", rows)
     table = [row for measure, found in by_measure.items() for row in compare.table_rows(found, measure)]
     compare.write_csv(out / "table.csv", table)

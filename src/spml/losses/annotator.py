@@ -63,6 +63,12 @@ def annotator_choice(logits: Tensor, labels: Tensor) -> Tensor:
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, 0]])
+    >>> annotator_choice(logits, labels).sum().exp()  # 1 / P, P = ½ · (¼ · 1 + ½ · ½ + ¼ · ⅓)
+    tensor(3.4286)
     """
     logits = in_full_precision(logits)
     unknown = labels == 0

@@ -30,6 +30,14 @@ def focal(logits: Tensor, labels: Tensor, *, focusing: NonNegative = 2.0, balanc
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1, 0, -1]])
+    >>> focal(logits, labels)
+    tensor([[0.0018, 1.6501, 1.6501]])
+    >>> focal(logits, labels, balance=0.75)
+    tensor([[0.0014, 0.4125, 0.4125]])
     """
     logits = in_full_precision(logits)
     positive = labels > 0
@@ -66,6 +74,12 @@ def asymmetric(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[2.0, 2.0, -4.0]]), torch.tensor([[1, 0, -1]])
+    >>> asymmetric(logits, labels)  # p = 0.018 is below the shift: no loss
+    tensor([[0.1269, 0.8464, 0.0000]])
     """
     logits, positive = in_full_precision(logits), labels > 0
     return signed_focal_term(
@@ -97,6 +111,12 @@ def leveraged_asymmetric(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1, 0, -1]])
+    >>> leveraged_asymmetric(logits, labels)
+    tensor([[0.1269, 0.0640, 1.2801]])
     """
     logits = in_full_precision(logits)
     weight = torch.where(labels == 0, constant(leverage, logits), constant(1.0, logits))
@@ -104,7 +124,13 @@ def leveraged_asymmetric(
 
 
 def negative_leverage_of(positive_leverage: float, k: float, classes: int) -> float:
-    """λ- = (1 + λ+ (k - 1)) / (K - k), Theorem 5.4: consistency with the cost-sensitive Hamming loss."""
+    """λ- = (1 + λ+ (k - 1)) / (K - k), Theorem 5.4: consistency with the cost-sensitive Hamming loss.
+
+    Examples
+    --------
+    >>> round(negative_leverage_of(0.1, k=1.46, classes=20), 5)  # VOC
+    0.05642
+    """
     if not 0 < k < classes:
         raise InputError(f"k must lie between 0 and the number of classes ({classes}), not {k}")
     return (1.0 + positive_leverage * (k - 1.0)) / (classes - k)
@@ -143,6 +169,12 @@ def leveraged_asymmetric_with_disambiguation(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[0.0, 3.0, 0.0]]), torch.tensor([[1, 0, 0]])
+    >>> leveraged_asymmetric_with_disambiguation(logits, labels)  # p = 0.95: a pseudo-positive
+    tensor([[0.6931, 0.0049, 0.0217]])
     """
     if negative_leverage is None:
         classes = logits.shape[-1]
@@ -159,7 +191,13 @@ def leveraged_asymmetric_with_disambiguation(
 
 
 def view_consistency(*views: Tensor) -> Tensor:
-    """Φ_consist, Eq. 7: squared distances between the probabilities of every pair of views, summed per row."""
+    """Φ_consist, Eq. 7: squared distances between the probabilities of every pair of views, summed per row.
+
+    Examples
+    --------
+    >>> view_consistency(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 30.0]]))  # (1 - 0.5)²
+    tensor([0.2500])
+    """
     probabilities = [torch.sigmoid(in_full_precision(view)) for view in views]
     pairs = [(a - b).square().sum(-1) for i, a in enumerate(probabilities) for b in probabilities[i + 1 :]]
     return torch.stack(pairs).sum(0)

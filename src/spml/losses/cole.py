@@ -28,6 +28,12 @@ def ignore_unobserved(logits: Tensor, labels: Tensor) -> Tensor:
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> ignore_unobserved(logits, labels)  # ln 2 for each known label
+    tensor([[0.6931, 0.0000, 0.6931]])
     """
     logits = in_full_precision(logits)
     return torch.where(labels == 0, 0.0, signed_term(logits, labels > 0))
@@ -48,6 +54,14 @@ def ignore_unobserved_positives(logits: Tensor, labels: Tensor, *, positives_onl
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> ignore_unobserved_positives(logits, labels)
+    tensor([[0.6931, 0.0000, 0.6931]])
+    >>> ignore_unobserved_positives(logits, labels, positives_only=True)
+    tensor([[0.6931, 0.0000, 0.0000]])
     """
     entries = ignore_unobserved(logits, labels)
     return torch.where(labels > 0, entries, 0.0) if positives_only else entries
@@ -68,6 +82,12 @@ def smoothed_bce(logits: Tensor, labels: Tensor, *, smoothing: Share = 0.1) -> T
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1, 0, -1]])
+    >>> smoothed_bce(logits, labels)  # 0.127 and 2.127 without smoothing
+    tensor([[0.2269, 0.0000, 2.0269]])
     """
     logits = in_full_precision(logits)
     half = smoothing / 2
@@ -88,6 +108,12 @@ def assume_negative(logits: Tensor, labels: Tensor) -> Tensor:
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1, 0, -1]])
+    >>> assume_negative(logits, labels)
+    tensor([[0.1269, 2.1269, 2.1269]])
     """
     return signed_term(in_full_precision(logits), labels > 0)
 
@@ -107,6 +133,12 @@ def weak_assume_negative(logits: Tensor, labels: Tensor, *, negative_weight: Non
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1, 0, -1]])
+    >>> weak_assume_negative(logits, labels)  # an unknown label weighs half of a verified negative
+    tensor([[0.1269, 1.0635, 2.1269]])
     """
     weight = 1.0 / max(logits.shape[-1] - 1, 1) if negative_weight is None else negative_weight
     entries = signed_term(in_full_precision(logits), labels > 0)
@@ -132,6 +164,12 @@ def smoothed_assume_negative(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1, 0, -1]])
+    >>> smoothed_assume_negative(logits, labels)  # 0.127 and 2.127 without smoothing
+    tensor([[0.2269, 2.0269, 2.0269]])
     """
     logits = in_full_precision(logits)
     present, absent = 1.0 - positive_smoothing / 2, negative_smoothing / 2
@@ -156,6 +194,12 @@ def pairwise_ranking(logits: Tensor, labels: Tensor, *, divide_by_classes: bool 
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> pairwise_ranking(logits, labels)  # 2 pairs: 1 - 0.5 + 0.5 each
+    tensor([[1.0000, 0.5000, 0.5000]])
     """
     logits = in_full_precision(logits)
     positive = labels > 0
@@ -200,6 +244,14 @@ def expected_positive(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> expected_positive(logits, labels, k=1.5)  # 1.5 positives are predicted: no penalty
+    tensor([[2.0794, 0.0000, 2.0794]])
+    >>> expected_positive(logits, labels, k=1.5).mean()  # the published loss, a sum over known labels
+    tensor(1.3863)
     """
     logits = in_full_precision(logits)
     scale = 1.0 if divide_by_classes else float(logits.shape[-1])

@@ -30,6 +30,13 @@ def pseudo_label_consistency(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> weak = torch.tensor([[0.0, 3.0, 0.0]])
+    >>> pseudo_label_consistency(logits, labels, weak)  # the weak view is sure of the unknown label: p = 0.95
+    tensor([[0.0000, 0.6931, 0.0000]])
     """
     logits = in_full_precision(logits)
     positive, negative = sure_entries(labels, weak_logits, threshold, include_observed)
@@ -66,6 +73,12 @@ def supervised_contrast(embeddings: Tensor, classes: Tensor, valid: Tensor, *, t
     Returns
     -------
     Tensor of shape (n_embeddings,)
+
+    Examples
+    --------
+    >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> supervised_contrast(embeddings, torch.tensor([0, 0, 1]), torch.ones(3, dtype=torch.bool))
+    tensor([0.1269, 0.1269, 0.0000])
     """
     embeddings = in_full_precision(embeddings)
     similarity = embeddings @ embeddings.T / temperature
@@ -132,6 +145,12 @@ def label_aware_consistency(
     Returns
     -------
     Tensor of shape (n_anchors,)
+
+    Examples
+    --------
+    >>> anchors, keys = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> label_aware_consistency(anchors, torch.tensor([0]), keys, torch.tensor([0, 1]))  # log(e² / e⁰)
+    tensor([-2.])
     """
     anchors, keys = in_full_precision(anchors), in_full_precision(keys)
     similarity = anchors @ keys.T / temperature

@@ -15,7 +15,13 @@ from spml.type_checks import Percentage
 
 
 def large_loss_count(rows: int, classes: int, epoch: int, share: float, cumulative: bool = True) -> int:
-    """⌈B·L·(t - 1)·Δ/100⌉, the number of suspected entries in epoch t; if not `cumulative`, without (t - 1)."""
+    """⌈B·L·(t - 1)·Δ/100⌉, the number of suspected entries in epoch t; if not `cumulative`, without (t - 1).
+
+    Examples
+    --------
+    >>> large_loss_count(rows=16, classes=20, epoch=3, share=0.2)  # 1.28, rounded up
+    2
+    """
     factor = epoch - 1 if cumulative else 1
     return min(math.ceil(rows * classes * factor * share / 100 - 1e-9), rows * classes)
 
@@ -48,6 +54,14 @@ def large_loss_rejection(logits: Tensor, labels: Tensor, epoch: int, *, share: P
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[1.0, 4.0, 2.0]]), torch.tensor([[1, 0, 0]])
+    >>> large_loss_rejection(logits, labels, epoch=1)
+    tensor([[0.3133, 4.0181, 2.1269]])
+    >>> large_loss_rejection(logits, labels, epoch=2)  # the largest loss is dropped
+    tensor([[0.3133, 0.0000, 2.1269]])
     """
     entries = signed_term(in_full_precision(logits), labels > 0)
     count = large_loss_count(entries.shape[-2], entries.shape[-1], epoch, share)
@@ -71,6 +85,12 @@ def large_loss_temporary_correction(logits: Tensor, labels: Tensor, epoch: int, 
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[1.0, 4.0, 2.0]]), torch.tensor([[1, 0, 0]])
+    >>> large_loss_temporary_correction(logits, labels, epoch=2)  # the largest loss becomes a positive's
+    tensor([[0.3133, 0.0181, 2.1269]])
     """
     logits = in_full_precision(logits)
     entries = signed_term(logits, labels > 0)

@@ -25,6 +25,12 @@ def multinomial(logits: Tensor, labels: Tensor) -> Tensor:
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> multinomial(logits, labels)  # ln 3
+    tensor([[1.0986, 0.0000, 0.0000]])
     """
     cost = -torch.log_softmax(in_full_precision(logits), -1)
     positive = labels > 0

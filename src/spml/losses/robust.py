@@ -57,6 +57,14 @@ def self_paced_correction(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[1.0, 2.0, -2.0]]), torch.tensor([[1, 0, 0]])
+    >>> self_paced_correction(logits, labels, epoch=1)
+    tensor([[0.1733, 1.6501, 0.0018]])
+    >>> self_paced_correction(logits, labels, epoch=2)  # p = 0.88 counts as a positive
+    tensor([[0.1733, 0.0018, 0.0018]])
     """
     logits = in_full_precision(logits)
     corrected = (labels == 0) & (logits > logit(threshold))
@@ -106,6 +114,12 @@ def hill(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[1.0, 0.0, 9.0]]), torch.tensor([[1, 0, 0]])
+    >>> hill(logits, labels)
+    tensor([[0.1733, 0.2500, 0.5000]])
     """
     logits = in_full_precision(logits)
     return _hill(_margined(logits, labels, margin), labels > 0, float(crest), float(positive_focusing))
@@ -217,6 +231,12 @@ def generalised_robust(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> generalised_robust(logits, labels, epoch=8, epochs=8)
+    tensor([[0.6931, 0.4567, 0.5000]])
     """
     logits = in_full_precision(logits)
     slope, offset, centre, width = (schedule or _PUBLISHED_SCHEDULE).at(epoch, epochs)

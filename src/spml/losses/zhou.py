@@ -26,6 +26,12 @@ def entropy_maximisation(logits: Tensor, labels: Tensor, *, entropy_weight: NonN
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> entropy_maximisation(logits, labels)  # -0.2 ln 2 for the unknown label
+    tensor([[ 0.6931, -0.1386,  0.6931]])
     """
     logits = in_full_precision(logits)
     return torch.where(labels == 0, -entropy_weight * entropy(logits), signed_term(logits, labels > 0))
@@ -57,6 +63,13 @@ def entropy_maximisation_with_soft_labels(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1, 0, -1]])
+    >>> soft_labels = torch.tensor([[torch.nan, 0.1, torch.nan]])
+    >>> entropy_maximisation_with_soft_labels(logits, labels, soft_labels, soft_weight=1.0)
+    tensor([[0.1269, 1.9269, 2.1269]])
     """
     logits = in_full_precision(logits)
     given = ~torch.isnan(soft_labels)
@@ -80,6 +93,12 @@ def entropy_minimisation(logits: Tensor, labels: Tensor, *, entropy_weight: NonN
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> entropy_minimisation(logits, labels, entropy_weight=0.2)
+    tensor([[0.6931, 0.1386, 0.6931]])
     """
     return entropy_maximisation(logits, labels, entropy_weight=-entropy_weight)
 
@@ -99,6 +118,12 @@ def down_weighted(logits: Tensor, labels: Tensor, *, negative_weight: NonNegativ
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1, 0, -1]])
+    >>> down_weighted(logits, labels)
+    tensor([[0.1269, 0.2127, 2.1269]])
     """
     return weak_assume_negative(logits, labels, negative_weight=negative_weight)
 
@@ -118,6 +143,12 @@ def negative_smoothed(logits: Tensor, labels: Tensor, *, smoothing: Share = 0.3)
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1, 0, -1]])
+    >>> negative_smoothed(logits, labels)  # only the unknown label is smoothed
+    tensor([[0.1269, 1.8269, 2.1269]])
     """
     smoothed = smoothed_assume_negative(logits, labels, positive_smoothing=0.0, negative_smoothing=smoothing)
     return torch.where(labels < 0, signed_term(in_full_precision(logits), labels > 0), smoothed)
@@ -152,6 +183,12 @@ def l1_regularised(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> l1_regularised(logits, labels, [torch.tensor([3.0, -4.0])], weight=0.1)  # ln 2 + 0.1 · 7
+    tensor([[1.3931, 1.3931, 1.3931]])
     """
     return signed_term(in_full_precision(logits), labels > 0) + weight * l1_regulariser(parameters)
 
@@ -175,5 +212,11 @@ def l2_regularised(
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+
+    Examples
+    --------
+    >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> l2_regularised(logits, labels, [torch.tensor([3.0, -4.0])], weight=0.1)  # ln 2 + 0.1 · 25
+    tensor([[3.1931, 3.1931, 3.1931]])
     """
     return signed_term(in_full_precision(logits), labels > 0) + weight * l2_regulariser(parameters)
