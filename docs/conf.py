@@ -37,12 +37,15 @@ add_module_names = False
 pygments_style = "default"
 
 autosummary_generate = True
+autosummary_filename_map = {"spml.Loss": "spml.Loss-class"}  # some file systems do not tell it from spml.loss
 autodoc_typehints = "none"  # numpydoc's Parameters sections state the types
 autodoc_member_order = "bysource"
 autodoc_default_options = {  # scikit-learn's own, which refer to its glossary
     "exclude-members": ",".join(f"set_{step}_request" for step in ("fit", "score", "predict", "transform"))
 }
 numpydoc_show_class_members = False
+toc_object_entries_show_parents = "hide"
+highlight_language = "bash"  # of blocks without a language
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 4
@@ -58,13 +61,14 @@ nb_code_prompt_show = "Show code"
 nb_code_prompt_hide = "Hide code"
 
 html_theme = "pydata_sphinx_theme"
-html_title = "spml"
+html_title = f"spml {version}"
+html_favicon = "_static/logo.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
-    "logo": {"text": "spml"},
+    "logo": {"text": "spml", "image_light": "_static/logo.svg", "image_dark": "_static/logo.svg", "alt_text": ""},
     "navbar_align": "left",
     "show_toc_level": 2,
     "show_nav_level": 1,
@@ -75,4 +79,4 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "getting-started": []}  # they have no other pages in their section

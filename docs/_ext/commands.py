@@ -22,15 +22,24 @@ class Commands(SphinxDirective):
 
 def _page(commands: dict[str, Any]) -> Iterator[str]:
     for name, command in commands.items():
-        arguments = " ".join(_metavar(part) for part in command.params if part.param_type_name == "argument")
+        arguments = [_metavar(part) for part in command.params if part.param_type_name == "argument"]
         text = " ".join(command.help.split())
-        yield from (f"## {name}", "", "```", f"spml {name} {arguments} [OPTIONS]", "```", "", text, "")
+        yield from (f"## {name}", "", "```", " ".join(["spml", name, *arguments, "[OPTIONS]"]), "```", "", text, "")
         if command.epilog:
             yield from (command.epilog.replace("Example: ", "Example: `") + "`", "")
-        if command.params:
+        for panel, options in _panels(command.params).items():
+            yield from ([f"**{panel}**", ""] if panel else [])
             yield from ("| option | meaning |", "| --- | --- |")
-            yield from (f"| {_names(part)} | {_meaning(part)} |" for part in command.params)
+            yield from (f"| {_names(part)} | {_meaning(part)} |" for part in options)
             yield ""
+
+
+def _panels(options: list[Any]) -> dict[str, list[Any]]:
+    """The options by the panel of the help text that shows them; "" is the first."""
+    panels: dict[str, list[Any]] = {}
+    for option in options:
+        panels.setdefault(getattr(option, "rich_help_panel", None) or "", []).append(option)
+    return panels
 
 
 def _metavar(part: Any) -> str:
@@ -47,8 +56,6 @@ def _names(part: Any) -> str:
 def _meaning(part: Any) -> str:
     text = " ".join((part.help or "").split()).replace("|", r"\|")
     text = re.sub(r"(?<!`)--[a-z][\w-]*", r"`\g<0>`", text)  # else two hyphens become a dash
-    if panel := getattr(part, "rich_help_panel", None):
-        text = f"*{panel}.* {text}"
     if part.required:
         return f"{text} **Required.**" if part.param_type_name != "argument" else text
     quiet = part.default in (None, False, ()) or "efault" in text

@@ -132,18 +132,34 @@ def figure(points: list[tuple[str, str, str, float, float]]) -> str:
     for method, head, commit, seconds, score in sorted(points, key=lambda point: point[4]):
         text = method + ("*" if method in REFERENCES else "") + ("" if head == "linear" else f", {head}")
         colour = colours[commits.index(commit) % len(colours)]
-        across, level, reach = x(seconds) + 9, y(score) + 4, 7.2 * len(text)
-        while any(abs(level - other) < 12 and across < end and start < across + reach for start, end, other in taken):
-            level -= 1
-        taken.append((across, across + reach, level))
+        start, level = free_place(x(seconds), y(score), 7.2 * len(text), taken, left)
+        taken.append((start, start + 7.2 * len(text), level))
+        beside, anchor = (start, "start") if start > x(seconds) else (x(seconds) - 9, "end")
+        if abs(level - 4 - y(score)) > 8:
+            line = f"M{x(seconds):.1f} {y(score):.1f}L{beside:.1f} {level - 4:.1f}"
+            parts.append(f'<path d="{line}" stroke="currentColor" opacity=".5"/>')
         parts.append(f'<circle cx="{x(seconds):.1f}" cy="{y(score):.1f}" r="4.5" fill="{colour}"/>')
-        parts.append(f'<text x="{across:.1f}" y="{level:.1f}">{escape(text)}</text>')
+        parts.append(f'<text x="{beside:.1f}" y="{level:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
     for number, commit in enumerate(commits):
         level = height - bottom - 16 * (len(commits) - number)
         parts.append(f'<circle cx="{width - 190}" cy="{level - 4}" r="4.5" fill="{colours[number % len(colours)]}"/>')
         parts.append(f'<text x="{width - 178}" y="{level}">measured at {escape(commit)}</text>')
     title = "<title>Test mAP against seconds of training</title>"
     return f'<svg class="chart" viewBox="0 0 {width} {height}" role="img">{title}{"".join(parts)}</svg>\n'
+
+
+def free_place(
+    x: float, y: float, width: float, taken: list[tuple[float, float, float]], left: float
+) -> tuple[float, float]:
+    """Left end and base line of a label near a dot, right or left of it, where it covers no other."""
+    for distance in range(0, 200, 2):
+        for level in (y + 4 - distance, y + 4 + distance):
+            for start in (x + 9, x - 9 - width):
+                if start > left and not any(
+                    abs(level - other) < 13 and start < end and begin < start + width for begin, end, other in taken
+                ):
+                    return start, level
+    return x + 9, y + 4
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
