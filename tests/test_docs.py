@@ -18,6 +18,7 @@ import torch
 import typer.main
 
 import spml
+from spml.bench.protocols import load_protocol
 from spml.cli import app as command_line
 from spml.losses import LOSSES
 from spml.losses.module import settings_of
@@ -315,8 +316,8 @@ QUOTED = [
 ]
 
 
-def own_head(method: str) -> str:
-    needs = METHODS[method].needs
+def own_head(entry: str) -> str:
+    needs = METHODS[load_protocol("voc12-lite2").methods[entry].get("method", entry)].needs
     return needs.pretrained_head or needs.head
 
 

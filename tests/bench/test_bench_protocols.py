@@ -10,7 +10,7 @@ import pytest
 
 from spml.bench import quickstart
 from spml.bench.dry_run import dry_run
-from spml.bench.plan import plan
+from spml.bench.plan import parse_seeds, plan
 from spml.bench.protocols import load_protocol, make_protocol, paper_values, shipped
 from spml.bench.studies import load_study
 from spml.data.describe import PAPERS
@@ -460,3 +460,14 @@ def test_page_on_reproducing_has_the_counts_of_the_papers():
         (line,) = (line for line in text.splitlines() if line.startswith(f"| `{name}` | "))
         sizes = ", ".join(f"{number:,}" for number in (counts.train, counts.validation, counts.test))
         assert line.endswith(f"| {sizes} | {counts.positives} |")
+
+
+def test_page_on_missing_rows_counts_its_runs():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "developers" / "fair-table.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$VOC (--head attention )?--methods (\S+) --seeds (\S+) --out", text, re.MULTILINE)
+    counts = [int(count) for count in re.findall(r"^\| \d\. .* \| (\d+) \| \d+ \|$", text, re.MULTILINE)]
+    assert len(commands) == 4
+    for (head, methods, seeds), count in zip(commands, counts, strict=True):
+        chosen = ["attention"] if head else []
+        planned = plan("voc12-lite2", methods=methods.split(","), heads=chosen, need_data=False)
+        assert len(planned.searches) * len(parse_seeds(seeds)) == count
