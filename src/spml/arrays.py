@@ -49,7 +49,7 @@ def read_npz(path: Path, what: str = "a .npz file of arrays") -> dict[str, npt.N
             members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
             for info in members:
                 with archive.open(info) as file:
-                    _check_header(file, info.file_size, info.filename)
+                    check_header(file, info.file_size, info.filename)
             check_room(path, sum(info.file_size for info in members))
             return {info.filename.removesuffix(".npy"): _read(archive, info) for info in members}
     except InputError:
@@ -97,16 +97,23 @@ def _check_npy(path: Path, what: str) -> None:
         raise InputError(f"{path}: the file holds several arrays; save one array alone, with numpy.save.")
     try:
         with path.open("rb") as file:
-            _check_header(file, path.stat().st_size, path.name)
+            check_header(file, path.stat().st_size, path.name)
     except UNREADABLE as error:
         raise InputError(f"{path}: this is not {what} ({error}).") from error
 
 
-def _check_header(file: IO[bytes], size: int, name: str) -> None:
-    """Raise ValueError if an array is not as large as its header says, or holds Python objects."""
+def check_header(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and type of an array in a file, from its header alone.
+
+    Raises `ValueError` if the header is damaged, promises another size than the file has, or the array holds Python
+    objects.
+    """
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+    try:
+        shape, _, dtype = read(file)
+    except UNREADABLE:  # NumPy's messages quote a header of any length, on several lines
+        raise ValueError(f"the header of {name} is damaged") from None
     if dtype.hasobject:
         raise ValueError("it holds Python objects, as pickle stores them; save numbers, or names as text")
     if any(length < 0 for length in shape):
@@ -114,6 +121,7 @@ def _check_header(file: IO[bytes], size: int, name: str) -> None:
     needed = file.tell() + math.prod(shape) * dtype.itemsize
     if needed != size:
         raise ValueError(f"{name} should have {needed:,} bytes for the shape {shape}, but has {size:,}")
+    return shape, dtype
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:

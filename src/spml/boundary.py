@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from spml.errors import InputError, missing_package
+from spml.errors import InputError, missing_package, one_line
 
 INPUT_ERROR = 2
 CRASHED = 70  # EX_SOFTWARE of sysexits.h
@@ -140,5 +140,5 @@ def _write_crash_log(details: str, arguments: Sequence[str]) -> Path | None:
 def _print(message: str, code: int) -> int:
     if os.environ.get("RANK", "0") == "0" or code != INTERRUPTED:  # every process of torchrun is interrupted
         with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
-            print(message.encode("utf-8", "replace").decode(), file=sys.stderr, flush=True)
+            print(one_line(message).encode("utf-8", "replace").decode(), file=sys.stderr, flush=True)
     return code

@@ -1,6 +1,7 @@
 """Errors for bad input. Each message states the problem and what to do."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -37,6 +38,23 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     hint = f"; did you mean {similar[0]!r}?" if similar else "."
     plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
     return f"No {kind} named {name!r}{hint} Available {plural}: {', '.join(names)}."
+
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def one_line(text: str) -> str:
+    """Return a message on one line, in which names cannot change how the terminal shows it.
+
+    Line breaks become blanks; control characters and those that reverse the direction of writing are escaped.
+
+    Examples
+    --------
+    >>> one_line("a\\x1b[31m.png:\\n  no image")
+    'a\\\\x1b[31m.png: no image'
+    """
+    joined = re.sub(r"\s*[\r\n]\s*", " ", text.strip())
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), joined)
 
 
 _TRAINING_PACKAGES = ("PIL", "msgspec", "pyarrow", "scipy", "sklearn", "timm", "torchvision")

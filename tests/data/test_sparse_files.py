@@ -94,7 +94,7 @@ def test_objects_are_not_unpickled(tmp_path):
         for name, value in parts(data=np.array([{}], dtype=object)).items():
             with archive.open(f"{name}.npy", "w") as member:
                 np.lib.format.write_array(member, value, allow_pickle=True)
-    with pytest.raises(InputError, match="'data' is not that of a sparse matrix"):
+    with pytest.raises(InputError, match="holds Python objects"):
         FeatureStore(tmp_path / "x.npz")
 
 
@@ -107,7 +107,7 @@ def test_header_that_promises_more_than_the_file_holds_raises(tmp_path):
                     np.lib.format.write_array_header_1_0(member, header)
                 else:
                     np.lib.format.write_array(member, value)
-    with pytest.raises(InputError, match="'data' is truncated"):
+    with pytest.raises(InputError, match="data.npy should have 8,000,000,000,128 bytes"):
         FeatureStore(tmp_path / "x.npz")
 
 

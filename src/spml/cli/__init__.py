@@ -28,6 +28,7 @@ from spml.cli import (
     sample,
     train,
 )
+from spml.errors import one_line
 
 app = typer.Typer(
     name="spml",
@@ -81,6 +82,7 @@ def main() -> None:
     interruption and 70 for an unexpected error, whose traceback is written to a file.
     """
     warnings.formatwarning = _format_warning
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # on files that we read, or report ourselves
     code = run_guarded(app, _with_option_names)
     if "torch.distributed" in sys.modules and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from spml.training.distributed import end_process
@@ -94,7 +96,7 @@ def _format_warning(
 ) -> str:
     """Format our own warnings as one sentence, others as usual."""
     if category.__module__.startswith("spml."):
-        return f"spml: {message}\n"
+        return f"spml: {one_line(str(message))}\n"
     return _python_format(message, category, filename, lineno, line)
 
 

@@ -24,7 +24,7 @@ from scipy.sparse import issparse
 from spml.data.dataset import TABLES
 from spml.data.formats import columns
 from spml.data.formats.embedded_images import holds_images
-from spml.data.formats.folder import TEXT_SUFFIXES, hidden
+from spml.data.formats.folder import TEXT_SUFFIXES, files_below
 from spml.data.stores.decode import SUFFIXES, Policy, decode
 from spml.data.stores.features import FeatureStore, first_not_finite
 from spml.data.stores.images import ImageStore
@@ -188,7 +188,7 @@ def _open_table(path: Path, spec: InputSpec, label_column: str | None) -> InputR
         return _open_csv(path, spec, label_column)
     with parquet_errors(path):
         file = parquet.ParquetFile(path)
-    columns.check_distinct(path, file.schema_arrow.names)
+    columns.check_table(path, file.schema_arrow.names, file.metadata.num_rows)
     reader = TableReader(path, file.schema_arrow, spec, label_column)
 
     def blocks() -> Iterator[InputBlock]:
@@ -315,7 +315,7 @@ class TableReader:
     def __init__(self, path: Path, schema: pa.Schema, spec: InputSpec, label_column: str | None = None) -> None:
         self.path, self.spec, self.label = path, spec, label_column
         self.folder = path if path.is_dir() else path.parent
-        table, names = schema.empty_table(), schema.names
+        table, names = pa.Table.from_batches([], schema), schema.names  # `empty_table` cannot make all types
         if label_column is not None:
             columns.chosen(path, table, "label_column", label_column)
         self.id = columns.usual("id", names)
@@ -446,8 +446,7 @@ def list_files(paths: Iterable[Path], suffixes: tuple[str, ...], noun: str) -> l
     paths, files = list(paths), []
     for path in paths:
         if path.is_dir():
-            found = (file for file in path.rglob("*") if file.suffix.lower() in suffixes and not hidden(file.name))
-            files += sorted(file for file in found if file.is_file())
+            files += sorted(path / name for name in files_below(path, suffixes)[0])
         elif path.exists() and not path.is_file():
             raise InputError(f"{path}: this is neither a regular file nor a folder")
         elif path.exists():

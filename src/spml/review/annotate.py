@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.data.dataset import read_lines
+from spml.data.formats.folder import files_below
 from spml.data.stores.decode import SUFFIXES
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
@@ -47,8 +48,7 @@ def find_images(folder: Path) -> list[Path]:
     """The images in a folder and its subfolders, sorted by path; hidden ones are left out."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder of images")
-    files = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    images = sorted(path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    images = sorted(folder / name for name in files_below(folder, SUFFIXES)[0])
     if not images:
         raise InputError(f"{folder} holds no images ({', '.join(SUFFIXES)})")
     return images

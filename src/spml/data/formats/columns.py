@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,14 +73,14 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             expected, there, line = odd.groups()
             raise InputError(f"{path}: the row {line!r} has {there} cells, the header {expected}.") from error
         raise InputError(f"{path}: the table cannot be read ({reason}); it must be UTF-8 CSV or parquet.") from error
-    check_distinct(path, names)
     if path.suffix.lower() in (".csv", ".tsv") and _looks_like_numbers(names):
         raise InputError(f"{path}: the first line, {listed(names)}, must contain the column names: add them.")
     data = [name for name in names if name.lower().endswith(SUFFIXES)]
     if data:
         raise InputError(f"{path}: the first line contains the image {data[0]!r}: it must contain the column names.")
-    if not rows:
-        raise InputError(f"{path}: the table has no rows (its columns: {listed(names)}).")
+    check_table(path, names, rows)
+    if path.suffix.lower() in (".csv", ".tsv") and _ends_inside_quotes(path, table):
+        raise InputError(f"{path}: the last row contains a line break: is a quotation mark missing?")
     for field in table.schema:
         if pa.types.is_binary(field.type):
             raise InputError(f"{path}: column {field.name!r} is not UTF-8 text: save the table as UTF-8.")
@@ -103,11 +104,23 @@ def _read_csv(path: Path, parse: Any, convert: Any, *, header: bool = False) -> 
     return read(pa.csv.ReadOptions(block_size=path.stat().st_size + 1))
 
 
-def check_distinct(path: Path, names: Sequence[str]) -> None:
-    """Raise `InputError` if two columns have the same name."""
+def _ends_inside_quotes(path: Path, table: pa.Table) -> bool:
+    """Whether the last cell of a CSV file runs to the end of the file, because its quotation mark is never closed."""
+    last = table.column(table.num_columns - 1)[-1].as_py()
+    if not (isinstance(last, str) and "\n" in last):
+        return False
+    with path.open("rb") as file:
+        file.seek(-min(64, path.stat().st_size), os.SEEK_END)
+        return not file.read().rstrip().endswith(b'"')
+
+
+def check_table(path: Path, names: Sequence[str], rows: int) -> None:
+    """Raise `InputError` if two columns have the same name, or there are no rows."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise InputError(f"{path}: two columns are named {twice[0]!r}: column names must differ.")
+    if not rows:
+        raise InputError(f"{path}: the table has no rows (its columns: {listed(names)}).")
 
 
 def _looks_like_numbers(names: Sequence[str]) -> bool:

@@ -77,7 +77,7 @@ def _read(root: Path, noun: str, suffixes: tuple[str, ...]) -> tuple[list[str], 
     """The files below a folder per class with their labels, notes and the split of each."""
     if not root.is_dir():
         raise InputError(f"{root}: no such folder.")
-    found, left_out = _list(root, suffixes)
+    found, left_out = files_below(root, suffixes, _class_of)
     if not found:
         raise InputError(f"{root}: no {noun} ({', '.join(suffixes)}) in this folder or below.")
     members, classes, notes = _by_class(root, found, noun)
@@ -101,11 +101,13 @@ def _read(root: Path, noun: str, suffixes: tuple[str, ...]) -> tuple[list[str], 
     return [os.path.join(root, name) for name in names], labels, notes, [members[row].split for row in rows]
 
 
-def _list(root: Path, suffixes: tuple[str, ...]) -> tuple[list[str], list[str]]:
+def files_below(
+    root: Path, suffixes: tuple[str, ...], group: Callable[[str], str] = lambda name: ""
+) -> tuple[list[str], list[str]]:
     """The names of all files with these suffixes below a folder, sorted, and of everything else that is no folder.
 
-    Links to folders are followed. A folder that several links lead to counts once per class, so that folders linked
-    crosswise end. Pipes and devices are no files.
+    Links to folders are followed. A folder that several links lead to counts once, or once per `group` of a name, so
+    that folders linked crosswise end. Pipes and devices are no files; hidden files and folders are left out.
     """
     members: list[str] = []
     others: list[str] = []
@@ -114,13 +116,13 @@ def _list(root: Path, suffixes: tuple[str, ...]) -> tuple[list[str], list[str]]:
     while waiting:
         inside = waiting.pop()
         try:
-            entries = sorted(os.scandir(os.path.join(root, inside.rstrip("/"))), key=lambda entry: entry.name)
+            entries = sorted(os.scandir(os.path.join(root, inside.rstrip("/"))), key=_links_last)
         except OSError as error:
             raise InputError(f"{error.filename}: the folder cannot be read ({error.strerror}).") from error
         for entry in entries:
             name = inside + entry.name
             if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():  # a link may lead to itself
-                place, below = os.path.realpath(entry.path), entered[_class_of(name)]
+                place, below = os.path.realpath(entry.path), entered[group(name)]
                 if not hidden(entry.name) and place not in below and not _leads_back(entry, place):
                     below.add(place)
                     waiting.append(f"{name}/")
@@ -130,6 +132,10 @@ def _list(root: Path, suffixes: tuple[str, ...]) -> tuple[list[str], list[str]]:
             is_file = broken or entry.is_file()
             (members if wanted and is_file else others).append(name)
     return sorted(members, key=_in_folders_first), others
+
+
+def _links_last(entry: os.DirEntry[str]) -> tuple[bool, str]:
+    return entry.is_symlink(), entry.name
 
 
 def _in_folders_first(name: str) -> tuple[list[str], str]:

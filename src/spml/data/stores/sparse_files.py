@@ -11,7 +11,7 @@ import numpy as np
 import numpy.lib.format
 import numpy.typing as npt
 
-from spml.arrays import UNREADABLE
+from spml.arrays import UNREADABLE, check_header
 from spml.errors import InputError
 from spml.free_memory import free_memory
 
@@ -66,7 +66,7 @@ def _description(path: Path, archive: zipfile.ZipFile) -> tuple[str, tuple[int, 
         )
     for name in ("format", "shape"):  # both are tiny; a file that claims otherwise is not read
         header = _header(archive, name)
-        if math.prod(header[0]) > 2 or header[1].hasobject or header[1].itemsize > 64:
+        if math.prod(header[0]) > 2 or header[1].itemsize > 64:
             raise InputError(f"{path}: the array {name!r} is not that of a sparse matrix; {_ADVICE}.")
     label = _read(archive, "format").item()
     form = label.decode("ascii", "replace") if isinstance(label, bytes) else str(label)
@@ -83,22 +83,17 @@ def _description(path: Path, archive: zipfile.ZipFile) -> tuple[str, tuple[int, 
 
 
 def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type of an array, from its header alone; the declared size must be that of the member."""
-    with archive.open(f"{name}.npy") as member:
-        version = np.lib.format.read_magic(member)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(member)
-        size = member.tell() + math.prod(shape) * dtype.itemsize
-    if not dtype.hasobject and size != archive.getinfo(f"{name}.npy").file_size:
-        raise ValueError(f"the array {name!r} is truncated")
-    return shape, dtype
+    """Shape and type of an array; see `check_header`."""
+    info = archive.getinfo(f"{name}.npy")
+    with archive.open(info) as member:
+        return check_header(member, info.file_size, info.filename)
 
 
 def _check_size(path: Path, archive: zipfile.ZipFile, names: list[str], shape_of_matrix: tuple[int, int]) -> None:
     needed = 8 * sum(shape_of_matrix)  # row pointers, and a number per column in whatever is trained on it
     for name in names:
         shape, dtype = _header(archive, name)
-        if len(shape) != 1 or dtype.hasobject:
+        if len(shape) != 1:
             raise InputError(f"{path}: the array {name!r} is not that of a sparse matrix; {_ADVICE}.")
         needed += math.prod(shape) * dtype.itemsize
     if 2 * needed > (free := free_memory()):
