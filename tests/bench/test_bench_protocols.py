@@ -11,8 +11,9 @@ import pytest
 from spml.bench import quickstart
 from spml.bench.dry_run import dry_run
 from spml.bench.plan import parse_seeds, plan
-from spml.bench.protocols import load_protocol, make_protocol, paper_values, shipped
+from spml.bench.protocols import load_protocol, make_protocol, paper_values
 from spml.bench.studies import load_study
+from spml.bench.toml_files import shipped
 from spml.data.describe import PAPERS
 from spml.errors import InputError
 from spml.labels import Labels

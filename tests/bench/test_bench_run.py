@@ -13,9 +13,10 @@ from test_bench_protocols import study_sides
 
 from spml.bench import data, origin, runner
 from spml.bench.data import DataSource
-from spml.bench.protocols import load_protocol, shipped
+from spml.bench.protocols import load_protocol
 from spml.bench.runner import Runner
 from spml.bench.search import Optuna, execute
+from spml.bench.toml_files import shipped
 from spml.runs.folder import open_run
 from support.bench_pack import FINETUNE, LINEAR, write_pack
 from support.command import run

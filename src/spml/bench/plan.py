@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spml.bench.data import SCENES, DataSource
-from spml.bench.protocols import SEARCHES, Protocol, Search, load_protocol, one_of, read_toml, shipped
+from spml.bench.protocols import SEARCHES, Protocol, Search, load_protocol, one_of
 from spml.bench.search import Optuna
 from spml.bench.studies import Study, is_study, load_study
+from spml.bench.toml_files import read_toml, shipped
 from spml.data.dataset import Dataset
 from spml.errors import InputError
 from spml.methods import METHODS, method

@@ -25,14 +25,13 @@ from __future__ import annotations
 import csv
 import itertools
 import math
-import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from spml.bench.toml_files import change_value, flat, read_toml, shipped, with_none, with_tuples
 from spml.data.augment import ViewSettings
 from spml.errors import InputError, unknown_name
 from spml.methods import METHODS, method
@@ -44,7 +43,6 @@ from spml.training.settings import TrainSettings
 from spml.type_checks import check_type
 
 SEARCHES = ("published", "grid", "none", "optuna")
-_DEEPEST = 8  # levels of tables in a file
 TOP = {  # the keys of a file and their types
     **{"title": str, "about": str, "kind": Any, "backbone": str, "image_size": int, "head": str | None},
     **{"seeds": tuple[int, ...], "search": Any, "select_on": Any, "paper": dict | None},
@@ -208,12 +206,6 @@ def mean_and_sd(mean: float, sd: float | None) -> str:
     return f"{mean:.2f}" + ("" if sd is None else f" ± {sd:.2f}")
 
 
-def shipped(kind: str) -> dict[str, Path]:
-    """The files of the package in `files/protocols`, `files/studies` or `files/papers`, by name."""
-    folder = Path(str(resources.files(__package__))) / "files" / kind
-    return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".toml", ".csv")}
-
-
 def load_protocol(name: str, changes: Sequence[str] = ()) -> Protocol:
     """Load a protocol of the package by name, or another by path; `changes` are the values of `--set`."""
     raw = read_toml("protocols", name)
@@ -222,58 +214,9 @@ def load_protocol(name: str, changes: Sequence[str] = ()) -> Protocol:
     return make_protocol(Path(name).stem, raw)
 
 
-def read_toml(kind: str, name: str, folder: Path | None = None) -> dict[str, Any]:
-    """Read a file of the package by name, or another by path, relative to `folder`."""
-    path = shipped(kind).get(name) or (folder or Path()) / name
-    if not path.is_file():
-        raise InputError(
-            f"No file {str(path)!r}, and no {kind} of that name. Available {kind}: {', '.join(shipped(kind))}"
-        )
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # includes TOMLDecodeError and UnicodeDecodeError
-        raise InputError(f"{path}: this is not a valid TOML file ({error})") from None
-    _check_depth(str(path), raw)
-    return raw
-
-
-def _check_depth(where: str, raw: Any) -> None:
-    """Raise `InputError` if tables are nested more deeply than any protocol's; dotted keys nest without limit."""
-    level: list[Any] = [raw]
-    for _ in range(_DEEPEST):
-        level = [
-            inner
-            for value in level
-            for inner in (value.values() if isinstance(value, dict) else value)
-            if isinstance(inner, dict | list)
-        ]
-    if level:
-        raise InputError(f"{where}: tables and lists are nested more than {_DEEPEST} levels deep")
-
-
-def change_value(raw: dict[str, Any], change: str) -> None:
-    """Apply a change such as `train.epochs=2`; the value is TOML, or else a string."""
-    key, equals, text = change.partition("=")
-    if not equals or not key:
-        raise InputError(f"--set {change} is not of the form key=value, as in --set train.epochs=5")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        value = text
-    table = raw
-    *above, last = key.split(".")
-    if len(above) >= _DEEPEST or not all([*above, last]):
-        raise InputError(f"--set {change[:80]}: a key has at most {_DEEPEST} parts, none of them empty")
-    for part in above:
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
-            raise InputError(f"--set {change}: {part} is not a table")
-    table[last] = value
-
-
 def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
     """Validate the content of a file and build the protocol."""
-    raw = {**_nones(raw), "search": raw.get("search", Protocol.search)}  # "none" is a value here
+    raw = {**with_none(raw), "search": raw.get("search", Protocol.search)}  # "none" is a value here
     known_keys(name, raw, TOP)
     for key in ("title", "kind", "data"):
         if key not in raw:
@@ -385,7 +328,7 @@ def _check_searched(where: str, name: str, grid: Mapping[str, Sequence[Any]]) ->
     for key, values in grid.items():
         table, _, setting = key.partition(".")
         for value in values if table == "settings" else ():
-            check_settings(f"{where}: grid", name, _nones({setting: value}))
+            check_settings(f"{where}: grid", name, with_none({setting: value}))
 
 
 def _checked_draw(where: str, table: Any) -> dict[str, Any]:
@@ -410,7 +353,7 @@ def _train(table: Mapping[str, Any], where: str, linear: bool) -> TrainSettings:
         known_keys(f"{where}: train.views", values["views"], get_type_hints(ViewSettings))
     with errors_named(f"{where}: train"):
         if "views" in values:
-            values["views"] = ViewSettings(**_tuples(values["views"]))
+            values["views"] = ViewSettings(**with_tuples(values["views"]))
         return TrainSettings(**values)
 
 
@@ -421,38 +364,6 @@ def _linear_init(parts: Iterable[Mapping[str, Any]], where: str) -> LinearInit |
         known_keys(f"{where}: linear_init", table, get_type_hints(LinearInit))
     with errors_named(f"{where}: linear_init"):
         return LinearInit(**{key: value for table in tables for key, value in table.items()}) if tables else None
-
-
-def _nones(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace "none" by None, also in nested tables."""
-    return {
-        key: _nones(value) if isinstance(value, dict) else None if value == "none" else value
-        for key, value in table.items()
-    }
-
-
-def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-
-
-def flat(table: Mapping[str, Any], data: Collection[str] = (), above: str = "") -> dict[str, Any]:
-    """{train: {learning_rate: […]}} as {train.learning_rate: (…)}; a table of data sets stays one."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        name = above + key
-        if isinstance(value, dict) and value and set(value) <= set(data):
-            found[name] = {each: _list(f"{name}.{each}", values) for each, values in value.items()}
-        elif isinstance(value, dict):
-            found |= flat(value, data, f"{name}.")
-        else:
-            found[name] = _list(name, value)
-    return found
-
-
-def _list(name: str, value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list) or not value:
-        raise InputError(f"{name} must be a list of values, not {value!r}")
-    return tuple(value)
 
 
 def _checked_grid(where: str, table: Mapping[str, Any], linear: bool) -> dict[str, tuple[Any, ...]]:
@@ -466,7 +377,7 @@ def _checked_grid(where: str, table: Mapping[str, Any], linear: bool) -> dict[st
         if kind == "train":
             check_train_key(f"{where}: grid", key, linear)
             for value in values:
-                _train(_nones({name: value}), f"{where}: grid", linear)
+                _train(with_none({name: value}), f"{where}: grid", linear)
     return grid
 
 

@@ -28,18 +28,15 @@ from spml.bench.protocols import (
     TOP,
     Protocol,
     Search,
-    change_value,
     check_distinct,
     check_settings,
     check_train_key,
     check_value,
     errors_named,
-    flat,
     known_keys,
     make_protocol,
-    read_toml,
-    shipped,
 )
+from spml.bench.toml_files import change_value, flat, read_toml, shipped
 from spml.data.dataset import Dataset
 from spml.errors import InputError
 from spml.labels import k_intervals

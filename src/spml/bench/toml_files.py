@@ -1,0 +1,101 @@
+"""TOML files of the package or of the user: reading them, and the changes of `--set`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from spml.errors import InputError
+
+_DEEPEST = 8  # levels of tables in a file
+
+
+def shipped(kind: str) -> dict[str, Path]:
+    """The files of the package in `files/protocols`, `files/studies` or `files/papers`, by name."""
+    folder = Path(str(resources.files(__package__))) / "files" / kind
+    return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".toml", ".csv")}
+
+
+def read_toml(kind: str, name: str, folder: Path | None = None) -> dict[str, Any]:
+    """Read a file of the package by name, or another by path, relative to `folder`."""
+    path = shipped(kind).get(name) or (folder or Path()) / name
+    if not path.is_file():
+        raise InputError(
+            f"No file {str(path)!r}, and no {kind} of that name. Available {kind}: {', '.join(shipped(kind))}"
+        )
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # includes TOMLDecodeError and UnicodeDecodeError
+        raise InputError(f"{path}: this is not a valid TOML file ({error})") from None
+    _check_depth(str(path), raw)
+    return raw
+
+
+def _check_depth(where: str, raw: Any) -> None:
+    """Raise `InputError` if tables are nested more deeply than any protocol's; dotted keys nest without limit."""
+    level: list[Any] = [raw]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value)
+            if isinstance(inner, dict | list)
+        ]
+    if level:
+        raise InputError(f"{where}: tables and lists are nested more than {_DEEPEST} levels deep")
+
+
+def change_value(raw: dict[str, Any], change: str) -> None:
+    """Apply a change such as `train.epochs=2`; the value is TOML, or else a string."""
+    key, equals, text = change.partition("=")
+    if not equals or not key:
+        raise InputError(f"--set {change} is not of the form key=value, as in --set train.epochs=5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        value = text
+    table = raw
+    *above, last = key.split(".")
+    if len(above) >= _DEEPEST or not all([*above, last]):
+        raise InputError(f"--set {change[:80]}: a key has at most {_DEEPEST} parts, none of them empty")
+    for part in above:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise InputError(f"--set {change}: {part} is not a table")
+    table[last] = value
+
+
+def with_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace "none" by None, also in nested tables."""
+    return {
+        key: with_none(value) if isinstance(value, dict) else None if value == "none" else value
+        for key, value in table.items()
+    }
+
+
+def with_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace lists, which TOML has, by tuples, which settings have."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def flat(table: Mapping[str, Any], data: Collection[str] = (), above: str = "") -> dict[str, Any]:
+    """{train: {learning_rate: […]}} as {train.learning_rate: (…)}; a table of data sets stays one."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        name = above + key
+        if isinstance(value, dict) and value and set(value) <= set(data):
+            found[name] = {each: _list(f"{name}.{each}", values) for each, values in value.items()}
+        elif isinstance(value, dict):
+            found |= flat(value, data, f"{name}.")
+        else:
+            found[name] = _list(name, value)
+    return found
+
+
+def _list(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{name} must be a list of values, not {value!r}")
+    return tuple(value)
