@@ -83,9 +83,9 @@ def test_converged_softmax_equals_scikit_learn(strength):
 
 def of_coordinates(data, weights):
     """Products of the rows and weights (columns, K), in the order of the rows."""
-    out = torch.zeros(len(data), weights.shape[1])
+    out, matrix = torch.zeros(len(data), weights.shape[1]), data.for_blocks(weights.T).T
     for block in data.blocks():
-        out[block.positions] = block.times(weights)
+        out[block.positions] = block.times(matrix)
     return out
 
 
@@ -294,8 +294,7 @@ def test_weight_two_equals_a_row_twice():
     one = Design(FeatureStore(scaled), np.arange(60), fold, CPU)
     other = Design(FeatureStore(scaled), doubled, fold[doubled], CPU)
     other.scaling = one.scaling
-    other._axes = one._axes
-    other._blocks = [other._read(f, np.flatnonzero(fold[doubled] == f)) for f in range(2)]
+    other._axes, other._blocks, other._rotated = one._axes, other._read_all(), False
     start = torch.zeros(1, 4, 7)
     torch.testing.assert_close(
         one.in_features(solve(one, weighted, torch.tensor([-1]), 0.1, start)[0, :, :-1]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,7 @@ _BLOCK = 2**24  # features that are read at a time otherwise
 _MOST_AXES = 4096  # larger eigenproblems take minutes
 _SMALLEST_VARIANCE = 1e-7  # relative to the largest one
 _COLUMNS = 1024
+_SPARSE_WORK, _LOGIT_WORK = 16, 32  # dense multiplications that take as long as one of a sparse feature, and as a loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,31 +71,39 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of one fold: their positions among the training rows, and their features (a tensor or a CSR matrix).
-
-    With `axes` (D, C), the rows have the coordinates features @ axes.
-    """
+    """Rows of one fold: their positions among the training rows, and their features (a tensor or a CSR matrix)."""
 
     fold: int
     positions: Tensor
     features: Any
-    axes: Tensor | None = None
 
     def times(self, matrix: Tensor) -> Tensor:
-        """coordinates @ matrix, (B, K) for a matrix (C, K)."""
-        if self.axes is not None:
-            matrix = self.axes @ matrix
+        """features @ matrix, (B, K) for a matrix (C, K)."""
         if isinstance(self.features, Tensor):
             return self.features @ matrix
         return torch.from_numpy(np.asarray(self.features @ matrix.numpy()))
 
     def transposed_times(self, matrix: Tensor) -> Tensor:
-        """coordinatesᵀ @ matrix, (C, K) for a matrix (B, K)."""
+        """featuresᵀ @ matrix, (C, K) for a matrix (B, K)."""
         if isinstance(self.features, Tensor):
-            product = self.features.T @ matrix
-        else:
-            product = torch.from_numpy(np.asarray(self.features.T @ matrix.numpy()))
-        return product if self.axes is None else self.axes.T @ product
+            return self.features.T @ matrix
+        return torch.from_numpy(np.asarray(self.features.T @ matrix.numpy()))
+
+    def moved(self, place: Tensor) -> Block:
+        """The rows with a new position, at it; −1 is none."""
+        positions = place[self.positions]
+        kept = torch.nonzero(positions >= 0)[:, 0]
+        features = self.features[kept if isinstance(self.features, Tensor) else kept.numpy()]
+        return Block(self.fold, positions[kept], features)
+
+    def parts(self, rows: int) -> Iterator[Block]:
+        """The block in blocks of at most this many rows."""
+        if len(self.positions) <= rows:
+            yield self
+            return
+        for start in range(0, len(self.positions), rows):
+            part = slice(start, start + rows)
+            yield Block(self.fold, self.positions[part], self.features[part])
 
 
 class Design:
@@ -103,6 +113,9 @@ class Design:
     the columns, so that each can be scaled to a curvature of about 1: heads then converge in a few steps. If there are
     more features than rows, as in texts, weights outside the span of the rows are 0 in every solution, and there are
     only as many columns as rows. Where rows and features are both many, the features themselves are the coordinates.
+
+    Rows that are kept in memory are rotated once. Rows that are read in blocks again and again are not: `for_blocks`
+    and `from_blocks` rotate weights and gradients instead.
 
     Parameters
     ----------
@@ -128,11 +141,11 @@ class Design:
         self.device = torch.device("cpu") if store.is_sparse else device
         self.scaling = Scaling.measure(store, rows)
         self._axes: Tensor | None = None  # (D, columns)
+        self._rotated = False  # whether the blocks hold coordinates, not features
         self._dual: tuple[list[Block], Tensor] | None = None  # blocks of features, and (n, columns)
         self._blocks: list[Block] | None = None
         if store.is_sparse or 4 * len(rows) * store.dim <= _RESIDENT:
-            blocks = [self._read(f, np.flatnonzero(fold == f)) for f in range(self.folds)]
-            self._blocks = [block for block in blocks if len(block.positions)]
+            self._blocks = self._read_all()
         self.variance = self._rotate()
         self.columns = len(self.variance)
 
@@ -162,6 +175,38 @@ class Design:
             return torch.stack([block.transposed_times(image[block.positions]) for block in blocks]).sum(0).T
         return weights if self._axes is None else weights @ self._axes.T
 
+    def for_blocks(self, weights: Tensor) -> Tensor:
+        """Weights (…, columns) as the features of `blocks` need them."""
+        return weights if self._rotated or self._axes is None else weights @ self._axes.T
+
+    def from_blocks(self, gradient: Tensor) -> Tensor:
+        """A gradient by weights for the features of `blocks` as one by weights for the coordinates."""
+        return gradient if self._rotated or self._axes is None else gradient @ self._axes
+
+    @property
+    def work(self) -> float:
+        """Time for the scores of one class for all rows, in dense multiplications."""
+        per_logit = float(_LOGIT_WORK * len(self))
+        if self.store.is_sparse and self._dual is None:
+            assert self._blocks is not None
+            return per_logit + _SPARSE_WORK * float(sum(block.features.nnz for block in self._blocks))
+        return per_logit + float(len(self)) * self.columns
+
+    def sample(self, number: int, seed: int) -> tuple[Design, Int64]:
+        """Some of the rows, in the same coordinates and in memory, and their positions among all rows."""
+        chosen = np.sort(np.random.default_rng([seed, 0x5A3B]).permutation(len(self))[:number])
+        part = copy.copy(self)
+        part.rows, part.fold = self.rows[chosen], self.fold[chosen]
+        if self._blocks is None:
+            part._blocks = part._read_all()
+            if self._axes is not None:
+                part._rotate_blocks(self._axes)
+        else:
+            place = torch.full((len(self),), -1)
+            place[torch.from_numpy(chosen)] = torch.arange(len(chosen))
+            part._blocks = [block.moved(place.to(self.device)) for block in self._blocks]
+        return part, chosen
+
     def blocks(self) -> Iterator[Block]:
         """All rows, each once."""
         if self._blocks is not None:
@@ -176,13 +221,18 @@ class Design:
                 if len(inside):
                     yield self._read(f, inside)
 
+    def _read_all(self) -> list[Block]:
+        """One block per fold."""
+        parts = [(f, np.flatnonzero(self.fold == f)) for f in range(self.folds)]
+        return [self._read(f, positions) for f, positions in parts if len(positions)]
+
     def _read(self, fold: int, positions: Int64) -> Block:
         places = torch.from_numpy(positions).to(self.device)
         if self.store.is_sparse:
             block = self.store.block(self.rows[positions]).astype(np.float32)
             return Block(fold, places, block.multiply(np.float32(1 / float(self.scaling.deviation[0]))).tocsr())
         features = self.scaling.apply(self.store.batch(self.rows[positions]).to(self.device))
-        return Block(fold, places, features, self._axes)
+        return Block(fold, places, features)
 
     def _product(self, of_block: Callable[[Block], Tensor]) -> Tensor:
         """Sum over the blocks of coordinatesᵀ @ of_block(block)."""
@@ -210,9 +260,13 @@ class Design:
         axes: Tensor = vectors.float()
         variance: Tensor = values.clamp(min=0).float()
         self._axes = axes
+        self._rotate_blocks(axes)
+        return variance
+
+    def _rotate_blocks(self, axes: Tensor) -> None:
         if self._blocks is not None:
             self._blocks = [replace(block, features=block.features @ axes) for block in self._blocks]
-        return variance
+            self._rotated = True
 
     def _use_dual(self, blocks: list[Block]) -> Tensor:
         """Principal axes by the eigenvectors of the Gram matrix; axes without variance are left out."""
@@ -225,6 +279,7 @@ class Design:
         values, vectors = values[kept], vectors[:, kept]
         if not len(values):
             values, vectors = gram.new_zeros(1), gram.new_zeros(len(self), 1)
+        self._rotated = True
         self._dual = blocks, (vectors / values.clamp(min=1e-30).sqrt()).float()
         coordinates = (vectors * values.sqrt()).float()
         self._blocks = [Block(block.fold, block.positions, coordinates[block.positions]) for block in blocks]

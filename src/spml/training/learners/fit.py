@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,16 @@ from spml.calibration import Calibration, calibrate
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
+from spml.labels.entries import row_blocks
 from spml.methods import method as registered_method
 from spml.models.feature_model import FeatureModel, Learner, LinearLearner, centred, merged
 from spml.training.device import choose_device
 from spml.training.learners.adam import fit_with_adam
 from spml.training.learners.answers import Correction, fit_correction
 from spml.training.learners.design import Design, assign_folds
+from spml.training.learners.discriminant import fit_discriminant
 from spml.training.learners.likelihood import HeldOut, choose_shares, fit_temperature
-from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_path, refit
+from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_linear, is_feasible, refit
 from spml.training.learners.method_loss import MethodLoss, is_pure, prepared
 from spml.training.learners.trees import fit_forest, forest_kinds, promising
 
@@ -36,6 +38,8 @@ Progress = Callable[[str], None]
 FOLDS = 5
 _ANNOTATOR = "annotator-em"
 _MOST_PRODUCTS = 2**29  # rows × classes × columns up to which two losses are used
+_LARGE = 2**26  # rows × classes
+_CALIBRATION_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,11 @@ class FeatureFit:
     @property
     def independent(self) -> Float32:
         """p of `model` for the training rows, each row from models that were not trained on its label, (N, L)."""
-        logits = self.calibration.slope * self.evidence.astype(np.float64) + self.calibration.offsets
-        return np.asarray(expit(logits), np.float32)
+        table = np.empty_like(self.evidence)
+        for rows in row_blocks(*table.shape):
+            logits = self.calibration.slope * self.evidence[rows].astype(np.float64) + self.calibration.offsets
+            table[rows] = expit(logits)
+        return table
 
     @property
     def summary(self) -> str:
@@ -137,9 +144,9 @@ class Task:
     device: torch.device
     progress: Progress
 
-    @property
-    def fold(self) -> Int64:
-        return assign_folds(self.label, FOLDS, self.seed)
+    def design(self) -> Design:
+        """The rows as linear learners need them."""
+        return Design(self.features, self.rows, assign_folds(self.label, FOLDS, self.seed), self.device)
 
 
 def fit_features(
@@ -213,7 +220,7 @@ def fit_features(
         raise InputError(f"base={base!r} is only used by method 'auto': {method!r} trains a linear learner")
     name = "bce" if method == "auto" else method
     candidates, trained, compares_classes = _method(task, name, settings or {})
-    scores = trained.scores.double()
+    scores = _precise(trained.scores)
     evidence = centred(scores) if compares_classes else scores
     return _finish(task, candidates, evidence, [(trained, 1.0)], compares_classes=compares_classes)
 
@@ -288,11 +295,14 @@ def _linear_family(task: Task) -> tuple[Candidates, Family]:
     """Linear learners with two losses that read the rest of a row differently.
 
     Softmax reads every row as having one label, and is best where that is nearly true. The annotator's likelihood, kept
-    uncertain by an entropy term, allows several labels; it is left out if the data are large.
+    uncertain by an entropy term, allows several labels; it is left out if the data are large. For very many classes,
+    discriminant analysis takes the place of both.
     """
-    design = Design(task.features, task.rows, task.fold, task.device)
-    losses: dict[str, RowLoss] = {"softmax": SoftmaxLoss(task.targets.to(design.device))}
-    if task.weight is None and task.targets.numel() * design.columns <= _MOST_PRODUCTS:
+    design, targets = task.design(), task.targets
+    if not is_feasible(design, targets.shape[1]):
+        return _discriminant(task, design)
+    losses: dict[str, RowLoss] = {"softmax": SoftmaxLoss(targets.to(design.device))}
+    if task.weight is None and targets.numel() * design.columns <= _MOST_PRODUCTS:
         method = prepared(registered_method(_ANNOTATOR), task.observed, task.k, task.seed)
         losses[_ANNOTATOR] = MethodLoss(method, task.observed, design.device)
     candidates: Candidates = []
@@ -307,12 +317,20 @@ def _linear_family(task: Task) -> tuple[Candidates, Family]:
 def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Candidates, Trained]:
     """The candidates of the path of strengths, and the best of them."""
     task.progress(f"linear learner, {name}")
-    fits = fit_path(design, loss, task.targets.to(design.device))
-    best = max(fits, key=lambda fit: fit.held_out.log_likelihood)
+    fits, best = fit_linear(design, loss, task.targets.to(design.device), task.seed)
     names = {fit.strength: f"linear ({name}), strength {fit.strength:.2g}" for fit in fits}
     candidates = [(names[fit.strength], fit.held_out) for fit in fits]
     trained = Trained(names[best.strength], partial(refit, design, loss, best), best.scores.cpu(), best.held_out)
     return candidates, trained
+
+
+def _discriminant(task: Task, design: Design) -> tuple[Candidates, Family]:
+    """The candidates of the path of penalties, and the best of them."""
+    task.progress("linear discriminant analysis")
+    fit = fit_discriminant(design, task.targets.to(design.device), task.seed)
+    names = {strength: f"linear (discriminant analysis), strength {strength:.2g}" for strength, _ in fit.tried}
+    trained = Trained(names[fit.strength], partial(getattr, fit, "learner"), fit.scores.cpu(), fit.held_out)
+    return [(names[strength], held_out) for strength, held_out in fit.tried], [trained]
 
 
 def _forests(task: Task, others: Sequence[Family], *, forced: bool) -> list[Trained]:
@@ -345,23 +363,25 @@ def _method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Candida
     """A linear learner trained by a registered method; also whether its scores are normalised over the classes."""
     labels = task.labels.subset(task.rows)
     method = registered_method(name, **settings)
-    if method.activation == "softmax":
-        design = Design(task.features, task.rows, task.fold, task.device)
-        candidates, best = _linear(task, design, SoftmaxLoss(task.targets.to(design.device)), name)
-        return candidates, best, True
+    compares_classes = method.activation == "softmax"
     method = prepared(method, labels, task.k, task.seed)
-    if not is_pure(method, labels):
+    design = task.design() if compares_classes or is_pure(method, labels) else None
+    if task.weight is not None and (design is None or not compares_classes):
+        raise InputError(f"sample_weight is supported by the methods 'auto' and 'softmax', not by {name!r}")
+    if design is None or not is_feasible(design, labels.num_classes):
+        if task.weight is not None:
+            raise InputError(f"{name!r} does not support sample_weight for this many rows and classes: use 'auto'")
         task.progress(f"linear learner, {name}")
         learner, scores = fit_with_adam(
             task.features, task.rows, labels, name, settings, k=task.k, seed=task.seed, device=task.device
         )
         held_out = fit_temperature(scores, task.targets)
-        return [(name, held_out)], Trained(name, lambda: learner, scores, held_out), False
-    if task.weight is not None:
-        raise InputError(f"sample_weight is supported by the methods 'auto' and 'softmax', not by {name!r}")
-    design = Design(task.features, task.rows, task.fold, task.device)
-    candidates, best = _linear(task, design, MethodLoss(method, labels, design.device), name)
-    return candidates, best, False
+        return [(name, held_out)], Trained(name, lambda: learner, scores, held_out), compares_classes
+    loss: RowLoss = SoftmaxLoss(task.targets.to(design.device))
+    if not compares_classes:
+        loss = MethodLoss(method, labels, design.device)
+    candidates, best = _linear(task, design, loss, name)
+    return candidates, best, compares_classes
 
 
 def _average(family: Family) -> tuple[Tensor, list[float]]:
@@ -369,15 +389,20 @@ def _average(family: Family) -> tuple[Tensor, list[float]]:
     factors = [each.held_out.temperature / len(family) for each in family]
     if not any(factors):  # nothing can be learned from these features
         factors = [1 / len(family)] * len(family)
-    tables = [factor * centred(each.scores.double()) for factor, each in zip(factors, family, strict=True)]
-    return torch.stack(tables).sum(0), factors
+    tables = (centred(_precise(each.scores)).mul_(factor) for factor, each in zip(factors, family, strict=True))
+    return reduce(Tensor.add_, tables), factors
+
+
+def _precise(table: Tensor) -> Tensor:
+    """In double precision, unless the table is so large that its size matters more."""
+    return table.double() if table.numel() <= _LARGE else table
 
 
 def _combined(task: Task, families: Sequence[Family]) -> tuple[Tensor, list[tuple[Trained, float]]]:
     """The evidence of the combination, and its learners with their weights."""
     averages = [_average(family) for family in families]
     shares = choose_shares([table for table, _ in averages], task.targets)
-    evidence = torch.stack([share * table for share, (table, _) in zip(shares, averages, strict=True)]).sum(0)
+    evidence = reduce(Tensor.add_, (table.mul_(share) for share, (table, _) in zip(shares, averages, strict=True)))
     weights = [
         (each, share * factor)
         for family, share, (_, factors) in zip(families, shares, averages, strict=True)
@@ -396,8 +421,7 @@ def _finish(
 ) -> FeatureFit:
     """Calibrate the evidence, train the learners that are used on all rows, and learn the answers."""
     task.progress("final model")
-    known = task.labels.dense(task.rows)
-    calibration = _calibrated(task, evidence.numpy(), known)
+    calibration = _calibrated(task, evidence.numpy())
     learners = merged([(each.learner(), weight) for each, weight in used])
 
     def model_with(correction: LinearLearner | None) -> FeatureModel:
@@ -420,14 +444,16 @@ def _finish(
         if correction is not None:
             learner = _scaled(correction.learner, 1 / calibration.slope)
             every = every + (correction.held_out / calibration.slope).astype(np.float32)
-            calibration = _calibrated(task, every[task.rows].astype(np.float64), known)
+            calibration = _calibrated(task, every[task.rows].astype(np.float64))
             model = model_with(learner)
     chosen = {each.name: weight for each, weight in used}
     tried = [
         Candidate(name, each.log_likelihood, each.standard_error, name in chosen, chosen.get(name, 0.0))
         for name, each in candidates
     ]
-    held_out = model.presence_of(torch.from_numpy(every).double()).float().numpy()
+    held_out = np.empty_like(every)
+    for rows in row_blocks(*every.shape):
+        held_out[rows] = model.presence_of(torch.from_numpy(every[rows]).double()).numpy()
     return FeatureFit(model, held_out, tuple(tried), calibration.log_likelihood, every, calibration, message)
 
 
@@ -461,15 +487,22 @@ def _scaled(learner: LinearLearner, scale: float) -> LinearLearner:
     return LinearLearner(scale * learner.weight, scale * learner.bias, learner.mean, learner.deviation)
 
 
-def _calibrated(task: Task, evidence: Float64, known: npt.NDArray[np.int8]) -> Calibration:
-    """The annotator's likelihood of the known labels, given held-out evidence (n, L)."""
-    return calibrate(expit(evidence), known, k=task.k, at_least_one=not task.labels.is_full, uncertainty=False)
+def _calibrated(task: Task, evidence: npt.NDArray[Any]) -> Calibration:
+    """The annotator's likelihood of the known labels, given held-out evidence (n, L).
+
+    The calibration itself fits a sample of the rows. Of a large table, only evenly spaced rows are copied for it.
+    """
+    rows, classes = evidence.shape
+    most = max(_CALIBRATION_ROWS, _LARGE // classes)
+    used = np.arange(rows) if rows <= most else np.linspace(0, rows - 1, most).astype(np.int64)
+    table, known = expit(evidence[used].astype(np.float64)), task.labels.dense(task.rows[used])
+    return calibrate(table, known, k=task.k, at_least_one=not task.labels.is_full, uncertainty=False)
 
 
-def _all_rows(task: Task, model: FeatureModel, evidence: Float64) -> Float32:
+def _all_rows(task: Task, model: FeatureModel, evidence: npt.NDArray[Any]) -> Float32:
     """Evidence of all rows: held-out for those with a label; the model was not trained on the others."""
     if len(task.rows) == len(task.labels):
-        return evidence.astype(np.float32)
+        return np.asarray(evidence, np.float32)
     out = np.empty(task.labels.shape, np.float32)
     out[task.rows] = evidence
     rest = np.setdiff1d(np.arange(len(task.labels)), task.rows)

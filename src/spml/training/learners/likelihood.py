@@ -12,6 +12,7 @@ from torch import Tensor
 
 _SMALLEST_WEIGHT = 1e-3
 _PRIOR_ROWS, _SMALLEST_SHARE = 150, 0.05
+_MOST_ENTRIES = 2**26  # rows × classes; of larger tables, evenly spaced rows are used
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,19 @@ def fit_temperature(scores: Tensor, targets: Tensor) -> HeldOut:
     ----------
     scores, targets : Tensor of shape (n_rows, n_classes)
     """
+    targets, scores = some_rows(targets, scores)
     weights, rows = combine([scores], targets)
     return _summary(rows, targets, float(weights[0]))
+
+
+def some_rows(*tables: Tensor) -> list[Tensor]:
+    """Evenly spaced rows of tables that are too large for the likelihood, otherwise all."""
+    rows, classes = tables[0].shape
+    most = max(1, _MOST_ENTRIES // classes)
+    if rows <= most:
+        return list(tables)
+    chosen = torch.linspace(0, rows - 1, most, dtype=torch.float64).long()
+    return [table[chosen.to(table.device)] for table in tables]
 
 
 def combine(scores: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,6 +86,9 @@ def choose_shares(scores: list[Tensor], targets: Tensor) -> list[float]:
         Of similar scale.
     targets : Tensor of shape (n_rows, n_classes)
     """
+    if len(scores) == 1:
+        return [1.0]
+    targets, *scores = some_rows(targets, *scores)
     weight, _ = combine(scores, targets)
     if not bool((weight > 0).any()):  # nothing can be learned from these features
         weight = torch.ones_like(weight)
@@ -85,10 +100,8 @@ def choose_shares(scores: list[Tensor], targets: Tensor) -> list[float]:
 
 def gain_of(scores: list[Tensor], more: Tensor, targets: Tensor) -> tuple[float, float]:
     """By how much one more learner improves the likelihood per row, and the standard error of that difference."""
-    return _difference(combine([*scores, more], targets)[1], combine(scores, targets)[1], targets)
-
-
-def _difference(rows: Tensor, others: Tensor, targets: Tensor) -> tuple[float, float]:
+    targets, more, *scores = some_rows(targets, more, *scores)
+    rows, others = combine([*scores, more], targets)[1], combine(scores, targets)[1]
     summary = _summary(rows - others, targets, 1.0)
     return summary.log_likelihood, summary.standard_error
 

@@ -1,4 +1,7 @@
-"""Linear learners solved to convergence: all folds at once, along a path of regularisation strengths."""
+"""Linear learners solved to convergence: all folds at once, along a path of regularisation strengths.
+
+Where one pass over the rows takes seconds, the strength is chosen on a sample, and heads are solved once on all rows.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,14 @@ from spml.training.learners.likelihood import HeldOut, fit_temperature
 _RATIO = 10**0.5  # between neighbouring strengths
 _LONGEST_PATH = 15
 _WORSE = 2  # the path ends after this many strengths in a row that are no better
+_MOST_LOGITS = 2**24  # of all heads, in memory at a time
+
+# Multiplications for the scores of all rows and classes: up to which the whole path is solved on all rows, on a sample,
+# and up to which heads are solved at all. A processor core needs seconds per pass for 2³³, and a path has 100 passes.
+_PATH_WORK, _MOST_PATH_WORK, _MOST_WORK = 2.0**31, 2.0**33, 2.0**36
+_GPU = 64.0  # times as fast
+_FEWEST_ROWS, _ROWS_PER_CLASS = 5000, 10  # of a sample
+_MOST_WEIGHTS = 2**23  # of one head: the solver keeps 26 copies of five
 
 
 class RowLoss(Protocol):
@@ -56,6 +67,25 @@ class SoftmaxLoss:
         return torch.log(count / count.sum())
 
 
+class LossOfRows:
+    """A loss for some of its rows.
+
+    Parameters
+    ----------
+    loss : RowLoss
+    rows : Tensor of shape (m,)
+    """
+
+    def __init__(self, loss: RowLoss, rows: Tensor) -> None:
+        self._loss, self._rows = loss, rows
+
+    def __call__(self, logits: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return self._loss(logits, self._rows[positions])
+
+    def start(self) -> Tensor:
+        return self._loss.start()
+
+
 @dataclass(frozen=True, eq=False)
 class LinearFit:
     """A linear learner at one strength of regularisation.
@@ -69,12 +99,55 @@ class LinearFit:
         Held-out scores of the training rows.
     held_out : HeldOut
         Likelihood of the observed labels under the held-out scores.
+    final : Tensor of shape (L, columns + 1), optional
+        Of the head that was trained on all rows, if it was solved together with the others.
     """
 
     strength: float
     weights: Tensor
     scores: Tensor
     held_out: HeldOut
+    final: Tensor | None = None
+
+
+def is_feasible(design: Design, classes: int) -> bool:
+    """Whether heads can be solved to convergence in minutes, not hours."""
+    work, sample = design.work * classes, sample_size(design, classes)
+    scale = _GPU if design.device.type == "cuda" else 1.0
+    return (
+        work <= scale * _MOST_WORK
+        and work * sample / len(design) <= scale * _MOST_PATH_WORK
+        and classes * design.columns <= _MOST_WEIGHTS
+    )
+
+
+def sample_size(design: Design, classes: int) -> int:
+    """Rows on which the strength is chosen: all, unless a path on all of them would take too long."""
+    scale = _GPU if design.device.type == "cuda" else 1.0
+    rows = int(scale * _PATH_WORK * len(design) / (design.work * classes))
+    return min(max(rows, _FEWEST_ROWS, _ROWS_PER_CLASS * classes), len(design))
+
+
+def fit_linear(design: Design, loss: RowLoss, targets: Tensor, seed: int) -> tuple[list[LinearFit], LinearFit]:
+    """The path of strengths, solved on a sample if need be, and the best fit, which is of all rows."""
+    number = sample_size(design, targets.shape[1])
+    if number == len(design):
+        fits = fit_path(design, loss, targets)
+        return fits, _best(fits)
+    part, chosen = design.sample(number, seed)
+    positions = torch.from_numpy(chosen).to(design.device)
+    fits = fit_path(part, LossOfRows(loss, positions), targets[positions])
+    best = _best(fits)
+    strength = best.strength * number / len(design)  # the penalty counts as much as the same number of rows
+    start = torch.cat([best.weights, best.weights.mean(0, keepdim=True)])
+    heads = solve(design, loss, torch.tensor([*range(design.folds), -1]), strength, start)
+    scores = held_out_scores(design, heads)
+    fit = LinearFit(strength, heads[:-1], scores, fit_temperature(scores, targets), heads[-1])
+    return [*fits, fit], fit
+
+
+def _best(fits: list[LinearFit]) -> LinearFit:
+    return max(fits, key=lambda fit: fit.held_out.log_likelihood)
 
 
 def strength_path(design: Design) -> list[float]:
@@ -116,16 +189,17 @@ def solve(design: Design, loss: RowLoss, excluded: Tensor, strength: float, star
     counts = torch.tensor([rows - (per_fold[f] if f >= 0 else 0) for f in excluded.tolist()]).clamp(min=1).to(start)
 
     def objective(weights: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = (
-            torch.zeros(len(weights), dtype=torch.float64, device=weights.device),
-            torch.zeros_like(weights),
-        )
+        value = torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
+        stored = torch.cat([design.for_blocks(weights[..., :-1]), weights[..., -1:]], -1)
+        gradient = torch.zeros_like(stored)
         for block in design.blocks():
             heads = torch.nonzero(excluded != block.fold)[:, 0].to(weights.device)
             if len(heads):
-                of_block, by_weight = _block_objective(block, loss, weights[heads])
-                value[heads] += of_block.double()
-                gradient[heads] += by_weight
+                for part in block.parts(max(1, _MOST_LOGITS // (len(heads) * weights.shape[1]))):
+                    of_part, by_weight = _block_objective(part, loss, stored[heads])
+                    value[heads] += of_part.double()
+                    gradient[heads] += by_weight
+        gradient = torch.cat([design.from_blocks(gradient[..., :-1]), gradient[..., -1:]], -1)
         value, gradient = value / counts, gradient / counts[:, None, None]
         drift = weights[..., -1] - centre
         value = value + 0.5 * strength * weights[..., :-1].square().sum((1, 2)) + 0.25 / rows * drift.square().sum(1)
@@ -165,15 +239,17 @@ def _block_objective(block: Block, loss: RowLoss, weights: Tensor) -> tuple[Tens
 def held_out_scores(design: Design, weights: Tensor) -> Tensor:
     """(n, L): every row's logits from the head that was trained without its fold."""
     scores = torch.empty(len(design), weights.shape[1], device=weights.device)
+    matrices = design.for_blocks(weights[..., :-1])
     for block in design.blocks():
-        head = weights[block.fold]
-        scores[block.positions] = block.times(head[:, :-1].T) + head[:, -1]
+        scores[block.positions] = block.times(matrices[block.fold].T).add_(weights[block.fold, :, -1])
     return scores
 
 
 def refit(design: Design, loss: RowLoss, fit: LinearFit) -> LinearLearner:
     """The learner trained on all rows, starting from the mean of the folds' heads."""
-    (weights,) = solve(design, loss, torch.tensor([-1]), fit.strength, fit.weights.mean(0, keepdim=True))
+    weights = fit.final
+    if weights is None:
+        (weights,) = solve(design, loss, torch.tensor([-1]), fit.strength, fit.weights.mean(0, keepdim=True))
     in_features = design.in_features(weights[:, :-1]).cpu().contiguous()
     return LinearLearner(in_features, weights[:, -1].cpu().contiguous(), design.scaling.mean, design.scaling.deviation)
 
