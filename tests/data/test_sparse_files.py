@@ -107,7 +107,7 @@ def test_header_that_promises_more_than_the_file_holds_raises(tmp_path):
                     np.lib.format.write_array_header_1_0(member, header)
                 else:
                     np.lib.format.write_array(member, value)
-    with pytest.raises(InputError, match="data.npy should have 8,000,000,000,128 bytes"):
+    with pytest.raises(InputError, match=r"data\.npy should have 8,000,000,000,128 bytes"):
         FeatureStore(tmp_path / "x.npz")
 
 
