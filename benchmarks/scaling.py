@@ -37,11 +37,14 @@ def train(kind: str, folder: Path, batch: int) -> None:
     from spml.data.stores.features import FeatureStore
     from spml.labels import Labels
     from spml.methods import method
-    from spml.models import build_classifier
-    from spml.models.feature_classifier import FeatureClassifier
+    from spml.models import Outputs, build_classifier
     from spml.training.examples import Examples
     from spml.training.network.trainer import Trainer
     from spml.training.settings import TrainSettings
+
+    class LinearNetwork(torch.nn.Linear):
+        def forward(self, features: torch.Tensor) -> Outputs:  # type: ignore[override]
+            return Outputs(super().forward(features))
 
     torch.set_num_threads(1)
     rows = STEPS * batch
@@ -51,7 +54,7 @@ def train(kind: str, folder: Path, batch: int) -> None:
         store = FeatureStore(np.random.default_rng(0).standard_normal((rows, 1280), np.float32))
         labels = Labels.from_indices(np.arange(rows) % classes, map(str, range(classes)))
         training = Examples(store, np.arange(rows), labels)
-        network: torch.nn.Module = FeatureClassifier(1280, classes)
+        network: torch.nn.Module = LinearNetwork(1280, classes)
     else:
         data = scenes(train=round(rows / 0.8) + 5, test=20)
         training = Examples(data.store, data.train[:rows], data.labels.subset(data.train[:rows]))

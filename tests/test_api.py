@@ -47,6 +47,13 @@ def test_predict_gives_the_numbers_of_the_command(tables, on_images, on_features
         assert np.array_equal(probabilities.astype(np.float64).round(6), expected)
 
 
+@pytest.mark.parametrize("option", ["epochs", "batch_size", "learning_rate"])
+def test_training_with_nothing_per_step_is_an_error(option, tmp_path):
+    with pytest.raises(spml.InputError, match=f"{option} must be"):
+        spml.train("scenes", out=tmp_path / "run", **{option: 0})
+    assert not (tmp_path / "run").exists()
+
+
 def test_images_of_all_types_give_the_same_probabilities(tables, on_images):
     paths = files(tables)
     expected = on_images.predict(paths)

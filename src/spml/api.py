@@ -27,6 +27,7 @@ from spml.recover.sample import sample_rows, write_sample
 from spml.runs.decisions import DECISIONS
 from spml.runs.folder import RunFolder, check_output_path, open_run, run_settings
 from spml.runs.outputs import check_overwrite
+from spml.training.options import TrainOptions
 from spml.training.train_data import train_data
 
 FilePath = str | PathLike[str]
@@ -135,12 +136,10 @@ def train(
     _check_options(options)
     if isinstance(data, Dataset) and options:
         raise InputError(f"option {next(iter(options))!r} applies only to a path: pass it to `spml.open_data`")
-    report: Callable[[str], None] = print if progress and os.environ.get("RANK", "0") == "0" else lambda text: None
-    train_data(
-        data if isinstance(data, Dataset) else os.fspath(data),
-        Path(out),
+    notify: Callable[[str], None] = print if progress and os.environ.get("RANK", "0") == "0" else lambda text: None
+    chosen = TrainOptions(
         method=method,
-        settings=settings,
+        settings=settings or {},
         model=model,
         weights=None if weights is None else Path(weights),
         head=head,
@@ -157,10 +156,9 @@ def train(
         device=device,
         track=track,
         decisions=None if decisions is None else Path(decisions),
-        notify=report,
-        progress=progress,
-        **options,
     )
+    source = data if isinstance(data, Dataset) else os.fspath(data)
+    train_data(source, Path(out), chosen, data_options=options, notify=notify, progress=progress)
     return load(out, device=device)
 
 

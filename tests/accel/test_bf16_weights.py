@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from spml.models import build_classifier
-from spml.models.feature_classifier import FeatureClassifier
+from spml.testing.tiny import TinyNetwork
 
 Bf16Weights = pytest.importorskip("spml.accel.bf16_weights").Bf16Weights
 
@@ -52,10 +52,10 @@ def test_existing_gradients_are_kept() -> None:
 
 
 def test_network_without_convolutions() -> None:
-    network, rows = FeatureClassifier(3, 2), torch.randn(5, 3)
+    network, rows = TinyNetwork(width=3, classes=2), torch.randn(5, 3)
     weights = Bf16Weights(network)
     weights.refresh()
     weights(rows).logits.sum().backward()
     weights.hand_over_gradients()
     torch.testing.assert_close(weights(rows).logits, network(rows).logits)
-    torch.testing.assert_close(network.linear.weight.grad, rows.sum(0).expand(2, 3))
+    torch.testing.assert_close(network.to_logits.grad, rows.sum(0)[:, None].expand(3, 2))

@@ -35,12 +35,12 @@ from spml.methods import METHODS, Clock, Problem, method
 from spml.methods.base import uniform_per_head
 from spml.metrics import average_precision
 from spml.models import build_classifier
-from spml.models.feature_classifier import FeatureClassifier
 from spml.predict import writers
 from spml.recover import recover
 from spml.runs.files import read_tensors
 from spml.runs.folder import RunFolder
 from spml.testing import contract as checks
+from spml.testing.tiny import TinyNetwork
 from spml.training.examples import Examples
 from spml.training.experiment import Experiment
 from spml.training.linear import HeadResult, evaluator, group, train_heads
@@ -361,7 +361,7 @@ def test_run_on_a_large_file_resumes_within_a_window(large: tuple[Path, np.ndarr
         validation = Examples(training.store, np.arange(400, 500), single(100))
         settings = TrainSettings(epochs=2, batch_size=12, averaging=0.9)
         interrupted = threading.Event()
-        trainer = Trainer(folder, FeatureClassifier(8, CLASSES), method("an"), training, validation, settings,
+        trainer = Trainer(folder, TinyNetwork(8, CLASSES), method("an"), training, validation, settings,
                    device="cpu", progress=False, interrupted=interrupted)  # fmt: skip
         move = trainer.step_runner.run
 

@@ -12,10 +12,9 @@ from spml.predict.inputs import InputBlock
 from spml.predict.predictor import open_predictor
 from spml.runs.folder import best_network, open_run
 from spml.training.linear import evaluator
-from spml.training.train_data import train_data
 from support.trained_runs import CLASSES, photo
 
-OPTIONS = {"epochs": 2, "batch_size": 8, "device": "cpu", "notify": str, "progress": False}
+OPTIONS = {"epochs": 2, "batch_size": 8, "device": "cpu", "progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def folder(tmp_path_factory):
         (root / "photos" / name).mkdir(parents=True)
         for number in range(12):
             (root / "photos" / name / f"{number}.png").write_bytes(photo(draw, channel))
-    train_data(root / "photos", root / "run", model="small", size=16, method="softmax", **OPTIONS)
+    spml.train(root / "photos", out=root / "run", model="small", size=16, method="softmax", **OPTIONS)
     return root
 
 

@@ -20,6 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import spml
 from spml.data import FeatureStore, ImageStore, ViewSettings
 from spml.data.detect import open_data
 from spml.data.formats.scenes import scenes
@@ -45,7 +46,6 @@ from spml.training.examples import Examples
 from spml.training.network.finish import finish
 from spml.training.network.trainer import Trainer
 from spml.training.settings import TrainSettings
-from spml.training.train_data import train_data
 
 EVIL_CLASS = "<script>window.hacked=1</script>"
 EVIL_FILE = '"><img src=x onerror="window.hacked=1">/a&b\u202e.jpg'
@@ -773,8 +773,8 @@ def test_runs_on_features_have_no_landscape(tmp_path):
     draw = np.random.default_rng(0)
     np.save(tmp_path / "x.npy", draw.normal(size=(60, 6)).astype(np.float32))
     np.save(tmp_path / "y.npy", draw.integers(0, 3, 60))
-    options = {"labels": tmp_path / "y.npy", "notify": str, "progress": False, "base": "linear"}
-    train_data(tmp_path / "x.npy", tmp_path / "run", device="cpu", **options)
+    options = {"labels": tmp_path / "y.npy", "progress": False, "base": "linear"}
+    spml.train(tmp_path / "x.npy", out=tmp_path / "run", device="cpu", **options)
     with pytest.raises(InputError, match="a loss landscape needs a network"):
         loss_landscape(open_run(tmp_path / "run"), 200, steps=3)
 

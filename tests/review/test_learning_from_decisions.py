@@ -11,6 +11,7 @@ from spml.recover.labels import PROVENANCE, recover
 from spml.review.app import open_decisions
 from spml.runs.decisions import Question, Subject, read_decisions
 from spml.runs.folder import open_run
+from spml.training.options import TrainOptions
 from spml.training.train_data import train_data
 from support.command import run as run_command
 
@@ -38,9 +39,9 @@ def answered(run):
 def test_answers_become_training_labels(answered, tables, tmp_path):
     run, pairs = answered
     notes = []
-    options = {"base": "linear", "device": "cpu", "notify": notes.append, "progress": False}
-    options |= {"labels": tables / "y.npy", "decisions": run.folder / "review.db"}
-    train_data(tables / "x.npy", tmp_path / "again", **options)
+    options = TrainOptions(base="linear", device="cpu", decisions=run.folder / "review.db")
+    data_options = {"labels": tables / "y.npy"}
+    train_data(tables / "x.npy", tmp_path / "again", options, data_options=data_options, notify=notes.append)
     again = open_run(tmp_path / "again")
     expected = run.labels.dense()
     for (row, label), answer in zip(pairs, (1, 1, -1, 0, -1), strict=True):
@@ -76,7 +77,7 @@ def test_train_again_without_answers_is_an_error(run, tmp_path):
 def test_decisions_about_other_data_are_an_error_and_no_run_is_started(answered, tables, tmp_path):
     run, _ = answered
     with pytest.raises(InputError, match="other data"):
-        train_data(tables / "photos", tmp_path / "new", decisions=run.folder / "review.db", model="small", notify=str)
+        spml.train(tables / "photos", out=tmp_path / "new", decisions=run.folder / "review.db", model="small")
     assert not (tmp_path / "new").exists()
 
 

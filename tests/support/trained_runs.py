@@ -7,7 +7,7 @@ import pyarrow as pa
 from PIL import Image
 from pyarrow import parquet
 
-from spml.training.train_data import train_data
+import spml
 
 CLASSES = ("blue", "green", "red")
 
@@ -27,14 +27,14 @@ def train_runs(root):
         (root / "photos" / name).mkdir(parents=True)
         for number in range(12):
             (root / "photos" / name / f"{number}.png").write_bytes(photo(draw, channel))
-    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "notify": str, "progress": False}
-    train_data(root / "photos", root / "on-images", model="small", size=16, **options)
+    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "progress": False}
+    spml.train(root / "photos", out=root / "on-images", model="small", size=16, **options)
     single = draw.integers(0, 3, 90)
     features = (0.3 * draw.normal(size=(90, 5)) + np.eye(5)[single]).astype(np.float32)
     np.save(root / "x.npy", features)
     np.save(root / "y.npy", single)
-    options = {"device": "cpu", "notify": str, "progress": False}
-    train_data(root / "x.npy", root / "on-features", labels=root / "y.npy", base="linear", **options)
+    options = {"device": "cpu", "progress": False}
+    spml.train(root / "x.npy", out=root / "on-features", labels=root / "y.npy", base="linear", **options)
 
 
 def write_tables(root):

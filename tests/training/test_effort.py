@@ -1,6 +1,7 @@
 """What is trained on images: the choice by effort, device and options; and runs on frozen features."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +14,16 @@ from spml.runs.folder import open_run
 from spml.training import train_features as module
 from spml.training.effort import Plan, plan_training
 from spml.training.learners import FeatureFit
+from spml.training.options import TrainOptions
 from spml.training.train_features import train_features
 
 CPU = torch.device("cpu")
 
 
-def plan(effort: str = "normal", **changes: object) -> Plan:
-    options: dict[str, object] = {"rows": 1250, "batch_size": 16, "method": "auto", "backbone": "lite0", "device": CPU}
-    return plan_training(effort, **(options | changes))  # type: ignore[arg-type]
+def plan(
+    rows: int = 1250, backbone: str = "lite0", device: torch.device = CPU, held_out: bool = True, **options: Any
+) -> Plan:
+    return plan_training(TrainOptions(**options), rows=rows, backbone=backbone, device=device, held_out=held_out)
 
 
 @pytest.mark.parametrize(
@@ -34,19 +37,19 @@ def plan(effort: str = "normal", **changes: object) -> Plan:
         ({"device": torch.device("cuda")}, (False, True)),
         ({"method": "em"}, (False, True)),
         ({"backbone": "small"}, (False, True)),
-        ({"options": {"epochs": 3}}, (False, True)),
+        ({"epochs": 3}, (False, True)),
         ({"minutes": 1}, (True, True)),
     ],
 )
-def test_what_is_trained(changes: dict[str, object], stages: tuple[bool, bool]) -> None:
-    found = plan(**changes)  # type: ignore[arg-type]
+def test_what_is_trained(changes: dict[str, Any], stages: tuple[bool, bool]) -> None:
+    found = plan(**changes)
     assert (found.frozen, found.network) == stages
 
 
 def test_small_sets_get_more_epochs_and_given_epochs_are_kept() -> None:
     gpu = torch.device("cuda")
     assert [plan(device=gpu, rows=rows).epochs for rows in (10, 1600, 100_000)] == [60, 30, 10]
-    assert plan(options={"epochs": 3}).epochs == 3
+    assert plan(epochs=3).epochs == 3
 
 
 @pytest.mark.parametrize(
@@ -54,14 +57,14 @@ def test_small_sets_get_more_epochs_and_given_epochs_are_kept() -> None:
     [
         ({"effort": "quick", "method": "em"}, "only the method 'auto' supports"),
         ({"effort": "quick", "backbone": "small"}, "no pretrained weights"),
-        ({"effort": "quick", "options": {"epochs": 3}}, "so epochs does not apply"),
+        ({"effort": "quick", "epochs": 3}, "so epochs does not apply"),
         ({"effort": "fast"}, "it must be one of quick, normal, thorough"),
         ({"minutes": 0}, "minutes must be above 0"),
     ],
 )
-def test_impossible_plans_raise(options: dict[str, object], message: str) -> None:
+def test_impossible_plans_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        plan(**options)  # type: ignore[arg-type]
+        plan(**options)
 
 
 def test_a_run_on_frozen_features_predicts_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

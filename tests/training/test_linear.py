@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spml.data import open_data
@@ -16,11 +17,10 @@ from spml.labels import Labels, simulate
 from spml.methods import METHODS, Clock, Needs, Problem, method, register
 from spml.methods.base import Method, mean_entry
 from spml.metrics import mean_average_precision
-from spml.models.feature_classifier import merge_heads
 from spml.training.experiment import Experiment
 from spml.training.linear import FeatureRows, HeadResult, train_heads
 from spml.training.linear import rows as rows_module
-from spml.training.linear.heads import linear_start
+from spml.training.linear.heads import linear_start, merge_heads
 from spml.training.linear.rows import row_order
 from support.shared_data import shared_data
 
@@ -479,3 +479,19 @@ def test_gpu_trains_the_same_heads(task: Task, grid: dict[Experiment, HeadResult
         # Sums in another order, and of a gradient near zero Adam's steps are as long as of a large one. Besides, a last
         # digit decides whether a 16-bit estimate is rounded up or down.
         assert_same(result, on_gpu, 1e-3 if result.experiment.method == "role-16bit" else 1e-4)
+
+
+def test_ensemble_of_heads_is_merged_into_their_average() -> None:
+    generator = torch.Generator().manual_seed(0)
+    direction, centre = torch.randn(2, 3, 8, generator=generator), torch.randn(8, generator=generator)
+    weight, bias = direction * torch.tensor([0.1, 5.0])[:, None, None], torch.randn(2, 3, generator=generator)
+    merged, shift = merge_heads(weight, bias, (2 / 3, 1 / 3), centre)
+    unit = F.normalize(direction, dim=-1)
+    wanted = (2 * unit[0] + unit[1]) / 3 * weight[1].norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(merged, wanted)  # independent of the scale of each head
+    torch.testing.assert_close(merged @ centre + shift, weight[1] @ centre + bias[1])
+    alike, same = merge_heads(weight[[1, 1]], bias[[1, 1]], (2 / 3, 1 / 3), centre)
+    torch.testing.assert_close(alike, weight[1])
+    torch.testing.assert_close(same, bias[1])
+    weight[:, 1] = 0.0
+    assert torch.isfinite(torch.cat([part.flatten() for part in merge_heads(weight, bias, (0.5, 0.5))])).all()

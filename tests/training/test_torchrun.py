@@ -14,10 +14,10 @@ import pytest
 import torch
 from PIL import Image
 
+import spml
 from spml.errors import InputError
 from spml.runs.folder import open_run
 from spml.training.device import default_precision
-from spml.training.train_data import train_data
 
 ROWS, CLASSES, SIZE = 64, 4, 32
 
@@ -45,7 +45,7 @@ def test_features_are_trained_by_one_process(tmp_path: Path, monkeypatch: pytest
     np.save(tmp_path / "y.npy", np.arange(8) % 2)
     monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun sets it
     with pytest.raises(InputError, match="features and texts are trained by one process: start it without torchrun"):
-        train_data(tmp_path / "x.npy", tmp_path / "run", labels=tmp_path / "y.npy", device="cpu", notify=str)
+        spml.train(tmp_path / "x.npy", out=tmp_path / "run", labels=tmp_path / "y.npy", device="cpu")
     assert not (tmp_path / "run").exists()
 
 
@@ -55,7 +55,7 @@ def environment() -> dict[str, str]:
 
 def test_two_processes_equal_one(data: Path) -> None:
     options = {"model": "small-nf", "size": SIZE, "epochs": 2, "batch_size": 16, "device": "cpu"}
-    train_data(data / "photos", data / "one", notify=str, progress=False, **options)
+    spml.train(data / "photos", out=data / "one", progress=False, **options)
     done = subprocess.run(command(data, "two", 2, 2), env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Next: spml recover") == 1  # only one process prints

@@ -142,12 +142,11 @@ def command(
     Training can be interrupted; run the same command again to resume.
     """
     from spml.methods.registry import import_plugins
+    from spml.training.options import TrainOptions
     from spml.training.train_data import train_data
 
     import_plugins(imports or ())
-    best = train_data(
-        data,
-        out,
+    options = TrainOptions(
         method=method,
         settings=parse_settings(setting or []),
         model=model,
@@ -166,19 +165,21 @@ def command(
         device=device,
         track=track,
         decisions=decisions,
-        notify=echo,
-        kind=kind,
-        image_column=image_column,
-        text_column=text_column,
-        split_column=split_column,
-        id_column=id_column,
-        label_column=label_column,
-        class_columns=class_columns,
-        zeros=zeros,
-        image_root=image_root,
-        labels=labels,
-        on_bad_image=on_bad_image,
     )
+    data_options = {
+        "kind": kind,
+        "image_column": image_column,
+        "text_column": text_column,
+        "split_column": split_column,
+        "id_column": id_column,
+        "label_column": label_column,
+        "class_columns": class_columns,
+        "zeros": zeros,
+        "image_root": image_root,
+        "labels": labels,
+        "on_bad_image": on_bad_image,
+    }
+    best = train_data(data, out, options, data_options=data_options, notify=echo)
     score = "" if best["score"] is None else f" (held-out score {best['score']:.3f})"
     result = best["summary"] if "summary" in best else f"Best epoch: {best['epoch']}"
     echo(f"{result}{score}.")

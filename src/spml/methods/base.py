@@ -262,9 +262,9 @@ class Method(nn.Module):
     >>> import torch
     >>> from spml.labels import Labels
     >>> from spml.methods import Batch, Clock, Problem, method
-    >>> from spml.models.feature_classifier import FeatureClassifier
+    >>> from spml.models import Outputs
     >>> labels = Labels.from_indices([0, 1, 2, 0, 1, 2], ["cat", "dog", "bird"])
-    >>> features, network = torch.randn(6, 4), FeatureClassifier(4, 3)
+    >>> features, network = torch.randn(6, 4), torch.nn.Linear(4, 3)
     >>> em = method("em-apl", warm_up=1)
     >>> em.prepare(Problem(labels, features=True))
     >>> groups = [{"params": list(network.parameters())}]
@@ -274,13 +274,13 @@ class Method(nn.Module):
     ...     for step, rows in enumerate(torch.arange(6).split(3)):
     ...         clock = Clock(epoch, epochs=2, step=2 * (epoch - 1) + step, steps=4)
     ...         views = (features[rows],) * len(em.views)  # for images: one augmented view of each kind in em.views
-    ...         value = em.loss(Batch(rows, labels.batch(rows), views), network, clock)
+    ...         value = em.loss(Batch(rows, labels.batch(rows), views), lambda view: Outputs(network(view)), clock)
     ...         value.backward()
     ...         optimiser.step()
     ...         em.after_step(learning_rate=1e-3)
     ...         optimiser.zero_grad()
     ...     if em.needs.epoch_predictions:
-    ...         em.end_epoch(torch.sigmoid(network(features).logits).detach(), clock)
+    ...         em.end_epoch(torch.sigmoid(network(features)).detach(), clock)
     """
 
     name: ClassVar[str]

@@ -39,6 +39,17 @@ SMALL_IMAGE_SIZE = 64
 _PATIENCE = 4.0  # seconds to wait for an answer of the host of pretrained weights
 
 
+def own_image_size(name: str) -> int:
+    """Side of the images in pixels that a named backbone is used with unless another one is chosen.
+
+    Examples
+    --------
+    >>> [own_image_size(name) for name in ("lite1", "small", "small-nf", "resnet50")]
+    [240, 64, 64, 224]
+    """
+    return SMALL_IMAGE_SIZE if name in WITHOUT_WEIGHTS else LITE_IMAGE_SIZES.get(name, 224)
+
+
 @dataclass(frozen=True)
 class Backbone:
     """A feature extractor and the facts a classifier needs about it."""

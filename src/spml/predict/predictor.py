@@ -20,7 +20,6 @@ from spml.data.stores.decode import Policy
 from spml.errors import InputError
 from spml.losses.activation import probabilities
 from spml.models import Classifier
-from spml.models.feature_classifier import FeatureClassifier
 from spml.models.feature_model import FeatureModel, given_one, independent_network
 from spml.models.text_encoders import TextEncoder
 from spml.predict.inputs import InputBlock, InputSpec, open_files
@@ -202,7 +201,6 @@ def open_predictor(run: Path, device: str = "auto") -> Predictor:
     network, policy = best_network(run), options.get("policy", "squash")
     if network.num_classes != len(record["classes"]) or policy not in ("squash", "crop"):
         raise damaged(run / "run.json", f"its {len(record['classes'])} classes do not fit the network")
-    assert not isinstance(network, FeatureClassifier)
     columns, encoder = record.get("inputs", {}).get("columns", ()), read_encoder(run)
     return Predictor(
         run,

@@ -15,7 +15,6 @@ from spml.calibration import Calibration, Presence, Recalibration
 from spml.errors import InputError
 from spml.labels import KEstimate
 from spml.metrics import mean_average_precision
-from spml.models.feature_classifier import FeatureClassifier
 from spml.predict.predictor import Decision, Predictor
 from spml.recover import Rule
 from spml.runs.files import copy_tensors, digest, read_json, write_safetensors, write_tensors, write_text
@@ -138,7 +137,6 @@ def load_pretrained(folder: Path, device: str = "auto") -> tuple[Predictor, Trai
     encoder = read_encoder(folder) if config.get("texts") else None
     if config.get("texts") and encoder is None:
         raise InputError(f"{folder / ENCODER} is missing: copy the whole folder")
-    assert not isinstance(network, FeatureClassifier)
     predictor = Predictor(
         folder,
         network.eval(),

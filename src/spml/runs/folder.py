@@ -19,7 +19,6 @@ from spml.data.stores.decode import SUFFIXES
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.models import Classifier, classifier_from_description
-from spml.models.feature_classifier import FeatureClassifier, feature_classifier_from_description
 from spml.models.feature_model import FeatureModel, feature_model_from_description
 from spml.models.text_encoders import TextEncoder, encoder_from_record
 from spml.runs.files import digest, load_weights, read_json, read_record, read_tensors, write_text
@@ -60,7 +59,7 @@ class RunWarning(UserWarning):
     """A run can be used, but not everything about it could be checked."""
 
 
-Network: TypeAlias = Classifier | FeatureClassifier | FeatureModel
+Network: TypeAlias = Classifier | FeatureModel
 
 
 def best_network(folder: Path) -> Network:
@@ -116,11 +115,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def new_network(model: dict[str, Any]) -> Network:
     """A network as described in run.json, with random weights."""
-    if "learners" in model:
-        return feature_model_from_description(model)
-    make = feature_classifier_from_description if "features" in model else classifier_from_description
-    network: Classifier | FeatureClassifier = make(model)
-    return network
+    return feature_model_from_description(model) if "learners" in model else classifier_from_description(model)
 
 
 def read_encoder(folder: Path) -> TextEncoder | None:

@@ -13,7 +13,6 @@ from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.methods import Batch, Clock, Method, Problem
 from spml.models import Outputs
-from spml.models.feature_classifier import FeatureClassifier
 from spml.training.examples import Examples
 from spml.training.network.trainer import Trainer
 from spml.training.settings import TrainSettings
@@ -25,23 +24,30 @@ MakeMethod = Callable[[], Method]
 
 
 class TinyNetwork(nn.Module):
-    """Map features to logits, label-wise embeddings and class maps, for any method."""
+    """Map features to logits, label-wise embeddings and class maps, for any method.
 
-    def __init__(self, width: int = WIDTH, classes: int = CLASSES, seed: int = 0) -> None:
+    With several `heads`, the logits of all of them in training mode, as an ensemble expects them, and their mean in
+    evaluation mode.
+    """
+
+    def __init__(self, width: int = WIDTH, classes: int = CLASSES, seed: int = 0, heads: int = 1) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
 
         def drawn(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.randn(*shape, generator=generator) / width**0.5)
 
-        self.to_logits, self.bias = drawn(width, classes), nn.Parameter(torch.zeros(classes))
+        self.to_logits, self.bias = drawn(width, heads * classes), nn.Parameter(torch.zeros(heads * classes))
         self.to_embeddings, self.to_maps = drawn(width, classes * 128), drawn(width, classes * 9)
         self.classes = classes
 
     def forward(self, features: Tensor) -> Outputs:
         embeddings = (features @ self.to_embeddings).unflatten(-1, (self.classes, 128))
         maps = (features @ self.to_maps).unflatten(-1, (self.classes, 3, 3))
-        return Outputs(features @ self.to_logits + self.bias, F.normalize(embeddings, dim=-1), maps)
+        logits = features @ self.to_logits + self.bias
+        if not self.training:
+            logits = logits.unflatten(-1, (-1, self.classes)).mean(-2)
+        return Outputs(logits, F.normalize(embeddings, dim=-1), maps)
 
 
 def tiny_examples(method: Method, rows: int = ROWS) -> Examples:
@@ -143,9 +149,7 @@ def tiny_run(make: MakeMethod, folder: Path, batches: int | None = None, checkpo
         checkpoint_seconds=checkpoint_seconds,
         seed=5,
     )
-    shares = [member.share for member in method.members(CLASSES)]
-    torch.manual_seed(settings.seed)
-    network = FeatureClassifier(WIDTH, CLASSES, shares) if shares else TinyNetwork()
+    network = TinyNetwork(heads=max(1, len(method.members(CLASSES))))
     return Trainer(folder, network, method, examples, examples, settings, k=1.5, device="cpu", progress=False)
 
 

@@ -2,13 +2,13 @@
 
 import math
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from spml.errors import InputError
 from spml.models.backbones import WITHOUT_WEIGHTS
+from spml.training.options import BATCH_SIZE, TrainOptions
 
 EFFORTS = ("quick", "normal", "thorough")
 
@@ -30,35 +30,23 @@ class Plan(NamedTuple):
 
 
 def plan_training(
-    effort: str = "normal",
-    *,
-    rows: int,
-    batch_size: int,
-    method: str,
-    backbone: str,
-    device: torch.device,
-    held_out: bool = True,
-    minutes: float | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: TrainOptions, *, rows: int, backbone: str, device: torch.device, held_out: bool = True
 ) -> Plan:
-    """Decide what to train.
+    """Decide what to train on images.
+
+    Effort "quick" trains a classifier on frozen features; "thorough" continues from it with the whole network and keeps
+    the better one. "normal" trains the whole network on a GPU, and on a CPU it is "thorough" with `minutes` and
+    otherwise "quick". An option that only a whole network has, such as epochs or head, trains that alone.
 
     Parameters
     ----------
-    effort : {"quick", "normal", "thorough"}
-        "quick" trains a classifier on frozen features, "thorough" continues from it with the whole network and keeps
-        the better one. "normal" trains the whole network on a GPU, and on a CPU it is "thorough" with `minutes` and
-        otherwise "quick".
-    rows, batch_size : int
-        Training rows, rows per step.
-    method, backbone : str
+    options : TrainOptions
+    rows : int
+        Number of training rows.
+    backbone : str
     device : torch.device
     held_out : bool
         Whether there are held-out rows, which decide what is better.
-    minutes : float, optional
-        Time limit on a CPU.
-    options : mapping, optional
-        Options that the user gave for training a network, such as epochs or head: it is then trained.
 
     Returns
     -------
@@ -71,28 +59,27 @@ def plan_training(
 
     Examples
     --------
-    >>> given = {"rows": 1250, "batch_size": 16, "method": "auto", "backbone": "lite0"}
-    >>> plan_training(device=torch.device("cpu"), **given)[:2]
+    >>> plan_training(TrainOptions(), rows=1250, backbone="lite0", device=torch.device("cpu"))[:2]
     (True, False)
-    >>> plan_training(device=torch.device("cuda"), **given)[:3]
+    >>> plan_training(TrainOptions(), rows=1250, backbone="lite0", device=torch.device("cuda"))[:3]
     (False, True, 38)
     """
+    effort, minutes, given = options.effort, options.minutes, options.of_networks
     if effort not in EFFORTS:
         raise InputError(f"effort is {effort!r}: it must be one of {', '.join(EFFORTS)}")
     if minutes is not None and not minutes > 0:
         raise InputError(f"minutes must be above 0, not {minutes}")
-    given = dict(options or {})
-    impossible = _why_not_frozen(method, backbone)
+    impossible = _why_not_frozen(options.method, backbone)
     if effort == "quick" and impossible:
         raise InputError(f"effort 'quick' trains on features of a frozen network, which {impossible}")
     if effort == "quick" and given:
         raise InputError(
             f"effort 'quick' does not train the network, so {next(iter(given))} does not apply: leave it out"
         )
-    per_epoch = max(1, math.ceil(rows / batch_size))
+    steps_per_epoch = max(1, math.ceil(rows / (options.batch_size or BATCH_SIZE)))
     thorough = effort == "thorough" or device.type != "cpu"
-    enough = min(max(math.ceil(STEPS / per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
-    wanted = given.get("epochs") or (enough if thorough or minutes else FEWEST_EPOCHS)
+    enough = min(max(math.ceil(STEPS / steps_per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
+    wanted = options.epochs or (enough if thorough or minutes else FEWEST_EPOCHS)
     if effort == "quick":
         return Plan(True, False, wanted, "Training a classifier on the features of the frozen network (effort quick).")
     direct = given or impossible or several_processes() or not held_out
@@ -114,18 +101,20 @@ class Default(NamedTuple):
     """Side of the images in pixels."""
 
 
-def default_model(effort: str, *, method: str, device: torch.device, options: Mapping[str, Any]) -> Default:
+def default_model(options: TrainOptions, device: torch.device) -> Default:
     """A backbone with good frozen features where these are used, otherwise one that is trained fast.
 
     Examples
     --------
-    >>> default_model("normal", method="auto", device=torch.device("cpu"), options={})
+    >>> default_model(TrainOptions(), torch.device("cpu"))
     Default(model='lite2', size=320)
-    >>> default_model("normal", method="em", device=torch.device("cpu"), options={})
+    >>> default_model(TrainOptions(method="em"), torch.device("cpu"))
     Default(model='lite0', size=224)
     """
-    frozen = method == "auto" and not options and not several_processes()
-    return Default("lite2", 320) if frozen and (effort != "normal" or device.type == "cpu") else Default("lite0", 224)
+    may_freeze = options.method == "auto" and not options.of_networks and not several_processes()
+    if may_freeze and (options.effort != "normal" or device.type == "cpu"):
+        return Default("lite2", 320)
+    return Default("lite0", 224)
 
 
 def _why_not_frozen(method: str, backbone: str) -> str | None:

@@ -15,6 +15,7 @@ from spml.data.detect import is_text_folder, open_data
 from spml.errors import InputError
 from spml.methods import method as make_method
 from spml.models import build_classifier
+from spml.models.backbones import own_image_size
 from spml.runs.decisions import DECISIONS, Subject, copy_decisions, read_decisions
 from spml.runs.log import tracker
 from spml.runs.outputs import RUN_FILES, check_results_folder
@@ -23,38 +24,22 @@ from spml.training.distributed import Processes
 from spml.training.effort import FEWEST_EPOCHS, default_model, plan_training, several_processes
 from spml.training.experiment import Experiment
 from spml.training.frozen.stages import Budget, train_in_stages
+from spml.training.options import BATCH_SIZE, LEARNING_RATE, TrainOptions
 from spml.training.run_experiment import run_experiment, without_unreadable_rows
 from spml.training.settings import TrainSettings
 from spml.training.train_features import train_features
 
-MODEL_SIZE = {"lite0": 224, "lite1": 240, "lite2": 260, "small": 64}
+Notify = Callable[[str], None]
 
 
 def train_data(
     data: str | Path | Dataset,
-    out: str | Path,
+    out: Path,
+    options: TrainOptions | None = None,
     *,
-    method: str = "auto",
-    settings: Mapping[str, Any] | None = None,
-    model: str | None = None,
-    weights: str | Path | None = None,
-    head: str | None = None,
-    size: int | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    base: str | None = None,
-    encoder: str | None = None,
-    effort: str = "normal",
-    minutes: float | None = None,
-    k: float | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    track: str | None = None,
-    decisions: str | Path | None = None,
-    notify: Callable[[str], None] = print,
+    data_options: Mapping[str, Any] | None = None,
+    notify: Notify = print,
     progress: bool = True,
-    **options: Any,
 ) -> dict[str, Any]:
     """Train a classifier on images, features or texts of which only some labels are observed.
 
@@ -62,46 +47,15 @@ def train_data(
     ----------
     data : str, Path or Dataset
         A path that `open_data` opens, or the data set itself.
-    out : str or Path
+    out : Path
         Run folder. If it holds an unfinished run with the same settings, training resumes.
-    method : str
-        Name of the method.
-    settings : mapping, optional
-        Settings of the method.
-    model : str, optional
-        Backbone for images; by default lite2 for frozen features, and lite0 where only the whole network is trained.
-    weights : str or Path, optional
-        A .safetensors file with the weights of `model`, read instead of downloading them.
-    head : str, optional
-        By default the head that the method prefers.
-    size : int, optional
-        Side length of the images in pixels. Default: the size a `Dataset` was opened with, or the model's own.
-    epochs, batch_size : int, optional
-        Of images; by default about 3,000 steps and at least 10 epochs, and 16.
-    learning_rate : float, optional
-        Highest learning rate, of images; by default 1e-4.
-    base : {"auto", "linear", "trees"}, optional
-        Learners on features and texts that the method "auto" may use.
-    encoder : str, optional
-        Encoder of texts; see `fit_encoder`.
-    effort : {"quick", "normal", "thorough"}
-        For images; see `plan_training`.
-    minutes : float, optional
-        For images on a CPU: time limit. What remains after the first classifier is used to train the whole network.
-    seed : int
-    k : float, optional
-        Average number of labels per example.
-    device : {"auto", "cpu", "cuda"}
-    track : {"tensorboard", "trackio"}, optional
-        Also log there.
-    decisions : str or Path, optional
-        Database of answers from `spml review` or `spml annotate`; they are learned as verified labels.
+    options : TrainOptions, optional
+    data_options : mapping, optional
+        Options of `open_data`.
     notify : callable
         Receives messages for the user.
     progress : bool
         Show progress bars.
-    **options
-        Options of `open_data`.
 
     Returns
     -------
@@ -114,92 +68,109 @@ def train_data(
     InputError
         If data, options or settings are wrong, or `out` holds another run.
     """
-    chosen, out = choose_device(device), Path(out)
+    options = options or TrainOptions()
+    device = choose_device(options.device)
     _check_out(out, data)
-    make_method(method, **(settings or {}))  # validate early, before any data is read
-    given = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    train: dict[str, Any] = {"epochs": FEWEST_EPOCHS, "batch_size": 16, "learning_rate": 1e-4, "seed": seed}
-    train |= {name: value for name, value in given.items() if value is not None}
-    _train_settings(1, chosen, train)
-    network_options: dict[str, Any] = {"head": head, "track": track, "settings": settings or None, **given}
-    network_options = {name: value for name, value in network_options.items() if value is not None}
-    default = default_model(effort, method=method, device=chosen, options=network_options)
-    backbone = model or default.model
-    usual_size = default.size if model is None else MODEL_SIZE.get(model, 224)
-    dataset = _open(data, usual_size, size, {name: value for name, value in options.items() if value is not None})
+    make_method(options.method, **options.settings)  # validate early, before any data is read
+    _train_settings(options, FEWEST_EPOCHS if options.epochs is None else options.epochs, 1, device)
+    default = default_model(options, device)
+    backbone = options.model or default.model
+    usual_size = default.size if options.model is None else own_image_size(options.model)
+    dataset = _open(data, usual_size, options.size, data_options or {})
     for note in dataset.notes:
         notify(note)
     if not len(dataset.labels.subset(dataset.train).positives()[0]):
         raise InputError(f"{dataset.name}: no training row has a label: training needs at least one observed label")
-    if decisions is not None:
-        dataset = _with_decisions(dataset, Path(decisions), notify)
+    if options.decisions is not None:
+        dataset = _with_decisions(dataset, options.decisions, notify)
     kind = f" (format: {dataset.source['kind']})" if dataset.source else ""
     notify(
         f"{dataset.name}{kind}: {len(dataset.train)} training rows, {len(dataset.validation)} held out, "
         f"{len(dataset.classes)} classes"
     )
-    shared: dict[str, Any] = {"device": device, "notify": notify, "progress": progress}
     if isinstance(dataset.store, ImageStore):
-        _check_inputs("features and texts", base=base, encoder=encoder)
-        image_size = dataset.store.size
-        plan = plan_training(
-            effort,
-            rows=len(dataset.train),
-            batch_size=train["batch_size"],
-            method=method,
-            backbone=backbone,
-            device=chosen,
-            held_out=len(dataset.validation) > 0,
-            minutes=minutes,
-            options=network_options,
-        )
-        notify(plan.reason)
-        train["epochs"] = plan.epochs
-
-        def experiment(epochs: int) -> Experiment:
-            return Experiment(
-                method,
-                settings or {},
-                _train_settings(len(dataset.train), chosen, {**train, "epochs": epochs}),
-                k,
-                data=dataset.name,
-                backbone=backbone,
-                weights=None if weights is None else str(weights),
-                head=head,
-                image_size=image_size,
-            )
-
-        if plan.frozen:
-            # before any image is read
-            build_classifier(backbone, len(dataset.classes), image_size=image_size, weights=weights)
-            if dataset.store.on_bad_image == "skip":
-                dataset.store.prepare(progress=progress)
-            dataset = without_unreadable_rows(dataset, notify)
-            frozen: dict[str, Any] = {"base": "linear", "backbone": backbone, "weights": weights, "k": k, "seed": seed}
-            first = partial(train_features, _all_for_training(dataset), out, **frozen, **shared)
-            budget = Budget(plan.epochs, minutes)
-            best = train_in_stages(dataset, out, first, experiment, budget, **shared) if plan.network else first()
-        else:
-            trackers = (tracker(track, out),) if track else ()
-            best = run_experiment(experiment(plan.epochs), dataset, out, trackers=trackers, **shared)
+        best = _train_on_images(dataset, out, options, backbone, device, notify, progress)
     else:
-        if several_processes():
-            raise InputError("features and texts are trained by one process: start it without torchrun")
-        _check_inputs("images", model=model, weights=weights, size=size, head=head, track=track, **given)
-        best = train_features(
-            dataset,
-            out,
-            method=method,
-            settings=settings,
-            base=base or "auto",
-            encoder=encoder,
-            k=k,
-            seed=seed,
-            **shared,
-        )
-    if decisions is not None and Processes().first:
-        copy_decisions(decisions, out / DECISIONS)
+        best = _train_on_features(dataset, out, options, notify, progress)
+    if options.decisions is not None and Processes().first:
+        copy_decisions(options.decisions, out / DECISIONS)
     return best
+
+
+def _train_on_features(
+    dataset: Dataset, out: Path, options: TrainOptions, notify: Notify, progress: bool
+) -> dict[str, Any]:
+    if several_processes():
+        raise InputError("features and texts are trained by one process: start it without torchrun")
+    _check_no_options(options.of_images, "images", "features or texts")
+    return train_features(
+        dataset,
+        out,
+        method=options.method,
+        settings=options.settings,
+        base=options.base or "auto",
+        encoder=options.encoder,
+        k=options.k,
+        seed=options.seed,
+        device=options.device,
+        notify=notify,
+        progress=progress,
+    )
+
+
+def _train_on_images(
+    dataset: Dataset,
+    out: Path,
+    options: TrainOptions,
+    backbone: str,
+    device: torch.device,
+    notify: Notify,
+    progress: bool,
+) -> dict[str, Any]:
+    """Train a classifier on frozen features, the whole network, or one after the other, as `plan_training` decides."""
+    _check_no_options(options.of_features, "features and texts", "images")
+    assert isinstance(dataset.store, ImageStore)
+    image_size, rows = dataset.store.size, len(dataset.train)
+    plan = plan_training(options, rows=rows, backbone=backbone, device=device, held_out=len(dataset.validation) > 0)
+    notify(plan.reason)
+    reporting: dict[str, Any] = {"device": options.device, "notify": notify, "progress": progress}
+    if plan.frozen:
+        # before any image is read
+        build_classifier(backbone, len(dataset.classes), image_size=image_size, weights=options.weights)
+        if dataset.store.on_bad_image == "skip":
+            dataset.store.prepare(progress=progress)
+        dataset = without_unreadable_rows(dataset, notify)
+
+    def experiment(epochs: int) -> Experiment:
+        return Experiment(
+            options.method,
+            options.settings,
+            _train_settings(options, epochs, len(dataset.train), device),
+            options.k,
+            data=dataset.name,
+            backbone=backbone,
+            weights=None if options.weights is None else str(options.weights),
+            head=options.head,
+            image_size=image_size,
+        )
+
+    if not plan.frozen:
+        trackers = (tracker(options.track, out),) if options.track else ()
+        return run_experiment(experiment(plan.epochs), dataset, out, trackers=trackers, **reporting)
+    train_frozen = partial(
+        train_features,
+        _all_for_training(dataset),
+        out,
+        base="linear",
+        backbone=backbone,
+        weights=options.weights,
+        k=options.k,
+        seed=options.seed,
+        **reporting,
+    )
+    if not plan.network:
+        return train_frozen()
+    return train_in_stages(dataset, out, train_frozen, experiment, Budget(plan.epochs, options.minutes), **reporting)
 
 
 def _all_for_training(dataset: Dataset) -> Dataset:
@@ -219,7 +190,7 @@ def _check_out(out: Path, data: str | Path | Dataset) -> None:
     check_results_folder(out, "run.json", RUN_FILES)
 
 
-def _with_decisions(dataset: Dataset, path: Path, notify: Callable[[str], None]) -> Dataset:
+def _with_decisions(dataset: Dataset, path: Path, notify: Notify) -> Dataset:
     """The data set with the answers in a database as verified labels."""
     given = dataset.labels
     decided = read_decisions(path, Subject(dataset.names.tolist(), dataset.classes, given))
@@ -233,19 +204,23 @@ def _with_decisions(dataset: Dataset, path: Path, notify: Callable[[str], None])
     return dataset.with_answers(decided)
 
 
-def _train_settings(rows: int, device: torch.device, train: dict[str, Any]) -> TrainSettings:
-    steps = train["epochs"] * max(rows // train["batch_size"], 1)
-    return TrainSettings(
-        **train,
+def _train_settings(options: TrainOptions, epochs: int, rows: int, device: torch.device) -> TrainSettings:
+    settings = TrainSettings(
+        epochs=epochs,
+        batch_size=BATCH_SIZE if options.batch_size is None else options.batch_size,
+        learning_rate=LEARNING_RATE if options.learning_rate is None else options.learning_rate,
+        seed=options.seed,
         schedule="cosine",
-        averaging=1 - 1 / max(steps / 10, 10),  # over about a tenth of all steps, and at least ten
         precision=default_precision(device),
         views=ViewSettings(crop_scale=(0.7, 1.0)),
     )
+    steps = epochs * max(rows // settings.batch_size, 1)
+    return replace(settings, averaging=1 - 1 / max(steps / 10, 10))  # over about a tenth of all steps, at least ten
 
 
-def _open(data: str | Path | Dataset, usual: int, size: int | None, options: dict[str, Any]) -> Dataset:
+def _open(data: str | Path | Dataset, usual: int, size: int | None, given: Mapping[str, Any]) -> Dataset:
     """Open the data with images of this size, or of the usual one, unless they have a fixed size."""
+    options = {name: value for name, value in given.items() if value is not None}
     wanted = size or usual
     if isinstance(data, Dataset):
         return _resized(data, wanted, explicit=size is not None)
@@ -268,10 +243,9 @@ def _resized(data: Dataset, size: int, explicit: bool) -> Dataset:
     return replace(data, store=other.store, source=other.source) if list(other.names) == list(data.names) else data
 
 
-def _check_inputs(kind: str, **given: Any) -> None:
+def _check_no_options(given: Mapping[str, Any], kind: str, data: str) -> None:
     """Raise `InputError` for an option that applies only to another kind of data."""
     for option, value in given.items():
-        if value is not None:
-            reason = ", where nothing has to be tuned" if option in ("epochs", "batch_size", "learning_rate") else ""
-            data = f"this data is features or texts{reason}" if kind == "images" else "this data is images"
-            raise InputError(f"--{option.replace('_', '-')} {value} applies only to {kind}, and {data}: leave it out")
+        reason = ", where nothing has to be tuned" if option in ("epochs", "batch_size", "learning_rate") else ""
+        name = f"--{option.replace('_', '-')}"
+        raise InputError(f"{name} {value} applies only to {kind}, and this data is {data}{reason}: leave it out")

@@ -12,7 +12,6 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.losses.activation import probabilities
 from spml.methods import METHODS
-from spml.models.feature_classifier import merge_heads
 from spml.training.experiment import Experiment
 from spml.training.linear.evaluator import KnownTruth, Truth, class_precision
 from spml.training.linear.rows import Rows, as_features
@@ -106,6 +105,46 @@ class HeadEnsemble:
         if len(self.heads) == 1:
             return states[0]
         return {f"ensemble.{i}.{name}": value for i, state in enumerate(states) for name, value in state.items()}
+
+
+def merge_heads(
+    weight: Tensor, bias: Tensor, shares: Sequence[float], centre: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Merge several linear heads into one: for every class, the mean of their directions.
+
+    The scale of the logits differs between losses, so a plain average would ignore the head with small weights.
+    For every class, all heads are therefore scaled to the norm of the longest one and then averaged by their shares.
+    At the row `centre` the merged head returns the logits of the longest head, the only ones on a probability scale.
+
+    Parameters
+    ----------
+    weight : Tensor of shape (n_heads, n_classes, n_features)
+    bias : Tensor of shape (n_heads, n_classes)
+    shares : sequence of float
+        Weight of every head in the average.
+    centre : Tensor of shape (n_features,), optional
+        Default: zeros.
+
+    Returns
+    -------
+    weight : Tensor of shape (n_classes, n_features)
+    bias : Tensor of shape (n_classes,)
+
+    Examples
+    --------
+    >>> merge_heads(torch.tensor([[[4.0, 0.0]], [[0.0, 2.0]]]), torch.tensor([[1.0], [-1.0]]), (0.5, 0.5))
+    (tensor([[2., 2.]]), tensor([1.]))
+    """
+    length = weight.norm(dim=-1)  # (m, L)
+    longest = length.argmax(0, keepdim=True)
+    factor = torch.where(length > 0, length.gather(0, longest) / length, 1.0)
+    scale = torch.stack([share * row for share, row in zip(shares, factor, strict=True)])
+    merged = scale[0, :, None] * weight[0]
+    for row, head in zip(scale[1:], weight[1:], strict=True):
+        merged = merged.addcmul_(row[:, None], head)  # in place: with many classes a second matrix needs much memory
+    if centre is None:
+        return merged, bias.gather(0, longest)[0]
+    return merged, (bias + weight @ centre).gather(0, longest)[0] - merged @ centre
 
 
 def linear_start(dim: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:

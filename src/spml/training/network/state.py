@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from spml.methods import Method
-from spml.models.feature_classifier import FeatureClassifier
 from spml.runs.checkpoint import load_optimiser, optimiser_tensors, with_prefix, without_prefix
 from spml.training.settings import TrainSettings
 
@@ -98,9 +97,7 @@ class TrainingState:
 def _make_optimiser(
     classifier: Any, method: Method, settings: TrainSettings, device: torch.device
 ) -> torch.optim.Optimizer:
-    if isinstance(classifier, FeatureClassifier):
-        multiples = classifier.parameter_groups()
-    elif settings.head_rate != 1 and hasattr(classifier, "head_parameters"):  # a user's own network may lack it
+    if settings.head_rate != 1 and hasattr(classifier, "head_parameters"):  # a user's own network may lack it
         backbone, head = list(classifier.backbone_parameters()), list(classifier.head_parameters())
         multiples = [(backbone, 1.0), (head, settings.head_rate)]
     else:
