@@ -413,6 +413,9 @@ class Run:
         answers = Path(decisions) if decisions is not None else run.folder / DECISIONS
         if not answers.is_file():
             raise InputError(f"{answers}: no such file. Answer some questions with `spml review {run.folder}` first")
+        weights = run.record["model"].get("weights", {}).get("source", "")
+        if weights.startswith("file ") and "weights" not in changes:
+            raise InputError(f"{run.folder} was trained with --weights, a {weights}: pass its path as weights=")
         data = open_data(run.source["path"], **run.source["options"])
         same = {name: value for name, value in run_settings(run).items() if value is not None}
         return train(data, out=out, decisions=answers, progress=progress, **(same | changes))

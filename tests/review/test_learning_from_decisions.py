@@ -1,16 +1,19 @@
 """Training with decisions, and where each recovered label comes from."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import spml
+from spml.api import Run
 from spml.errors import InputError
 from spml.recover.labels import PROVENANCE, recover
 from spml.review.app import open_decisions
 from spml.runs.decisions import Question, Subject, read_decisions
 from spml.runs.folder import open_run
+from spml.training import effort
 from spml.training.options import TrainOptions
 from spml.training.train_data import train_data
 from support.command import run as run_command
@@ -66,6 +69,39 @@ def test_train_again_uses_the_same_settings_and_continues_the_review(answered, t
         assert len(decisions.current()) == 5
     third = again.train_again(tmp_path / "third", progress=False, seed=1)
     assert third.folder.record["train"]["seed"] == 1
+
+
+@pytest.fixture(scope="module")
+def frozen_run(tables, tmp_path_factory):
+    """A run on features of the frozen network "small", as if it had pretrained weights, with one answer."""
+    folder = tmp_path_factory.mktemp("frozen") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(effort, "WITHOUT_WEIGHTS", ())
+        options = {"model": "small", "size": 16, "effort": "quick", "device": "cpu", "progress": False}
+        run = spml.train(tables / "photos", out=folder, **options)
+    with open_decisions(run.folder) as decisions:
+        row = int(run.folder.train[0])
+        decisions.record([Question(row, int(run.folder.labels.dense([row])[0].argmin()), -1)], who="Ada")
+    return run
+
+
+def test_train_again_works_on_a_frozen_backbone(frozen_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(effort, "WITHOUT_WEIGHTS", ())
+    again = frozen_run.train_again(tmp_path / "again", progress=False)
+    before, after = frozen_run.folder.record, again.folder.record
+    assert before["model"]["head"] == after["model"]["head"] == "features"
+    assert {name: after[name] for name in ("method", "train", "inputs")} == {
+        name: before[name] for name in ("method", "train", "inputs")
+    }
+    assert again.folder.decided is not None
+
+
+def test_train_again_asks_for_the_file_of_weights(frozen_run, tmp_path):
+    record = {**frozen_run.folder.record, "model": {"backbone": "lite0", "weights": {"source": "file w.safetensors"}}}
+    run = Run(frozen_run.predictor, frozen_run.training, replace(frozen_run.folder, record=record))
+    with pytest.raises(InputError, match=r"a file w\.safetensors: pass its path as weights="):
+        run.train_again(tmp_path / "again")
+    assert not (tmp_path / "again").exists()
 
 
 def test_train_again_without_answers_is_an_error(run, tmp_path):

@@ -86,6 +86,16 @@ def test_enough_is_never_said_where_nothing_was_recovered():
     assert not estimate.enough
 
 
+def test_enough_is_not_said_where_answers_found_only_a_few_of_the_missing_labels():
+    confidences = np.full((2000, 1), 0.3)  # about 600 labels are missing
+    quality = Quality(confidences, confidences > 0.5, np.ones((2000, 1), bool))
+    quality.answer(0, 0, 1)
+    (estimate,) = quality.labels([0])
+    assert estimate.precision == (1, 1, 1)
+    assert estimate.recall.high < 0.05
+    assert not estimate.enough
+
+
 def test_most_likely_curves_maximise_the_posterior():
     """Against the formula: Bernoulli likelihood, Gaussian priors on the values at the knots."""
     from scipy.optimize import minimize

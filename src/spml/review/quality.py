@@ -48,7 +48,7 @@ class LabelQuality(NamedTuple):
     recall: Interval
     """Share of the missing labels that were recovered or confirmed."""
     enough: bool
-    """Whether labels were recovered or confirmed, and both intervals are narrow."""
+    """Whether both intervals are narrow, labels were recovered or confirmed, and they are not a small share of all."""
 
 
 class Quality:
@@ -234,4 +234,5 @@ def _share(part: Float64, whole: Float64 | Int64) -> Float64:
 def _label_quality(precision: Float64, recall: Float64, any_kept: bool) -> LabelQuality:
     right, found = (Interval(*map(float, np.quantile(draws, [0.5, 0.05, 0.95]))) for draws in (precision, recall))
     narrow = all(each.high - each.low <= ENOUGH for each in (right, found))
-    return LabelQuality(right, found, any_kept and narrow)
+    # A recall that is surely almost 0 has a narrow interval, too, but then most answers find a missing label.
+    return LabelQuality(right, found, any_kept and narrow and found.low >= ENOUGH)

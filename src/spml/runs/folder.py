@@ -292,15 +292,21 @@ def open_run(folder: str | Path) -> RunFolder:
 
 
 def run_settings(run: RunFolder) -> dict[str, Any]:
-    """The arguments of `spml.train` that a run was trained with; None for those that do not apply."""
+    """The arguments of `spml.train` that a run was trained with; None for those that do not apply.
+
+    A file of weights is not among them: a run records its name, not its path.
+    """
     method, train, model = (run.record[name] for name in ("method", "train", "model"))
     settings = {name: value for name, value in method.items() if name != "name"}
+    frozen = model.get("head") == "features"
     return {
         "method": method["name"],
         "settings": settings or None,
         "model": model.get("backbone"),
-        "head": model.get("head") if "backbone" in model else None,
-        **{name: train.get(name) for name in ("epochs", "batch_size", "learning_rate", "seed", "base")},
+        "head": model.get("head") if "backbone" in model and not frozen else None,
+        "effort": "quick" if frozen else None,
+        "base": None if frozen else train.get("base"),
+        **{name: train.get(name) for name in ("epochs", "batch_size", "learning_rate", "seed")},
         "encoder": run.record.get("inputs", {}).get("encoder"),
         "k": run.record.get("k"),
     }

@@ -98,7 +98,7 @@ export class Grid {
     const recovered = this.items.recovered[index];
     const cell = el("div", { class: recovered ? "cell recovered" : "cell", role: "option", id: `cell-${index}`, title: this.items.names[index] },
       pic,
-      el("div", { class: "foot", "aria-hidden": "true", title: recovered ? "Confidence: high enough to be recovered" : "Confidence: too low to be recovered" },
+      el("div", { class: "foot", "aria-hidden": "true", title: recovered ? "Confidence; recovered" : "Confidence; not recovered" },
         el("span", { class: "meter bar" }, bar), el("span", { class: "value" }, percent(confidence))),
       el("span", { class: "badge", "aria-hidden": "true" }));
     cell.dataset.index = index;

@@ -43,6 +43,9 @@ function undo() { outbox.add("api/undo", { who: who() }); }
 
 const noun = () => (["image", "text"].includes(state.overview.kind) ? state.overview.kind : "row");
 
+// Rows of tables without ids are named by their number.
+const called = (name) => (state.overview.kind !== "image" && /^\d+$/.test(name) ? `Row ${name}` : name);
+
 const who = () => $("who").value.trim() || state.overview.who || "anonymous";
 
 // An own answer that was saved after the click is known by the time the next one is sent.
@@ -134,7 +137,7 @@ function showEstimate() {
   $("estimate").replaceChildren(
     kept ? interval("Precision", quality.precision) : el("div", {}, el("dt", {}, "No label was recovered")),
     interval("Recall", quality.recall),
-    quality.enough ? el("div", {}, el("dt", { class: "pill" }, "Enough: more answers change little")) : "");
+    quality.enough ? el("div", {}, el("dt", { class: "pill" }, "Enough: the estimates are precise")) : "");
 }
 
 function labelOrder() {
@@ -181,6 +184,7 @@ async function loadLabel() {
   const items = await get(`api/labels/${state.label}?${query}`);
   if (number !== loading) return;
   items.decisions.forEach((decision) => { if (decision) learn(decision); });
+  items.names = items.names.map(called);
   grid.show(items, kind);
   $("nothing").hidden = items.rows.length > 0;
   $("nothing").textContent = $("shown").value === "open" ? "No open questions about this label." : "Nothing to show.";
@@ -220,6 +224,7 @@ async function goTo(place) {
   const row = state.rows[state.at];
   const details = await get(`api/rows/${row}`);
   if (row !== state.rows[state.at]) return;
+  details.name = called(details.name);
   details.labels.forEach(({ decision }) => { if (decision) learn(decision); });
   state.row = details;
   state.focus = Math.max(0, details.labels.findIndex(({ given, label }) => !given && !answered(row, label)));
@@ -404,7 +409,7 @@ async function start() {
   const { run, classes } = state.overview;
   document.title = `Review: ${run}`;
   $("title").textContent = run;
-  $("asks").textContent = ASKS[noun()];
+  for (const id of ["asks", "asks-narrow"]) $(id).textContent = ASKS[noun()];
   $("view-row").textContent = `By ${noun()}`;
   $("row-view").setAttribute("aria-label", `By ${noun()}`);
   for (const node of document.querySelectorAll(".alone")) node.textContent = `By ${noun()}`;
