@@ -97,6 +97,7 @@ export class Grid {
     bar.style.width = percent(confidence);
     const recovered = this.items.recovered[index];
     const cell = el("div", { class: recovered ? "cell recovered" : "cell", role: "option", id: `cell-${index}`, title: this.items.names[index] },
+      el("span", { class: "spoken" }),
       pic,
       el("div", { class: "foot", "aria-hidden": "true", title: recovered ? "Confidence; recovered" : "Confidence; not recovered" },
         el("span", { class: "meter bar" }, bar), el("span", { class: "value" }, percent(confidence))),
@@ -132,7 +133,7 @@ export class Grid {
     }
     if (items !== this.items) return;
     cells.forEach((cell, place) => {
-      const title = this.kind === "values" ? el("p", { class: "title" }, cell.title) : "";
+      const title = this.kind === "values" ? el("p", { class: "title", "aria-hidden": "true" }, cell.title) : "";
       cell.querySelector(".pic").replaceChildren(title, content(this.kind, contents[place]));
     });
   }
@@ -155,7 +156,7 @@ export class Grid {
     cell.querySelector(".badge").textContent = decision ? SIGN[decision.answer] : "";
     const recovered = this.items.recovered[index] ? ", recovered" : "";
     const answered = decision ? `, answered ${WORD[decision.answer]} by ${decision.who}` : "";
-    cell.setAttribute("aria-label", `${this.items.names[index]}, confidence ${percent(this.items.confidence[index])}${recovered}${answered}`);
+    cell.querySelector(".spoken").textContent = `${this.items.names[index]}, confidence ${percent(this.items.confidence[index])}${recovered}${answered}. `;
   }
 
   refresh() {

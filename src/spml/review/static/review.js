@@ -185,6 +185,7 @@ async function loadLabel() {
   if (number !== loading) return;
   items.decisions.forEach((decision) => { if (decision) learn(decision); });
   items.names = items.names.map(called);
+  $("grid").classList.toggle("answered", $("shown").value === "answered");
   grid.show(items, kind);
   $("nothing").hidden = items.rows.length > 0;
   $("nothing").textContent = $("shown").value === "open" ? "No open questions about this label." : "Nothing to show.";
@@ -256,7 +257,7 @@ async function showWhole(details, label) {
   const name = state.overview.classes[label];
   const legend = state.overview.kind === "text" ? "Marked words speak for" : "Bars: what speaks for (blue) or against (red)";
   const top = $("row-content").firstElementChild?.scrollTop ?? 0;
-  const box = el("div", { class: "whole", tabindex: "0", "aria-label": details.name }, content(state.overview.kind, parts));
+  const box = el("div", { class: "whole", role: "group", tabindex: "0", "aria-label": details.name }, content(state.overview.kind, parts));
   $("row-content").replaceChildren(box);
   box.scrollTop = top;
   $("row-legend").replaceChildren(legend, " ", el("b", {}, name));
@@ -277,7 +278,7 @@ function showLabels() {
     const buttons = [["y", 1, "yes", "✓"], ["n", -1, "no", "✗"], ["u", 0, "unknown", "?"]].map(([, value, name, sign]) =>
       el("button", { type: "button", class: name, "aria-pressed": String(decision?.answer === value), "aria-label": `${classes[label]}: ${WORD[value]}`,
         onclick: () => { state.focus = place; answerRow(value); } }, sign));
-    return el("li", { class: place === state.focus ? "current" : null },
+    return el("li", { class: [place === state.focus && "current", recovered && "recovered"].filter(Boolean).join(" ") },
       el("button", { type: "button", class: "what", "aria-current": place === state.focus ? "true" : null, onclick: () => focusLabel(place) }, classes[label]),
       el("div", { class: "line" }, ...measure, status ? el("span", { class: "tag" }, status) : ""),
       el("div", { class: "buttons" }, ...buttons));
