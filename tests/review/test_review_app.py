@@ -174,8 +174,10 @@ def test_other_paths_do_not_exist(client, path):
     [
         "no json",
         "[]",
+        "[" * 100_000,
         "{}",
         json.dumps({"items": [], "request": "r"}),
+        json.dumps({"items": [{"row": 0, "label": 0, "answer": 1, "seen": 0}], "request": "r", "who": "half \ud83d"}),
         *(
             json.dumps({"request": "r", "items": [item]})
             for item in (

@@ -7,7 +7,6 @@ post: requests need the token, the right Host and, if they change something, the
 from __future__ import annotations
 
 import ipaddress
-import json
 import secrets
 import signal
 import socket
@@ -21,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from spml.errors import InputError
+from spml.json_text import parse_json
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -166,7 +166,7 @@ def _writer(function: Callable[[dict[str, Any]], Reply]) -> Callable[[Request], 
 
         def act() -> Reply:
             try:
-                posted = json.loads(body)
+                posted = parse_json(body)
             except ValueError:
                 posted = None
             if not isinstance(posted, dict):

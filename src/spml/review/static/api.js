@@ -78,7 +78,7 @@ export class Outbox {
           this.saved(null, action);
           continue;
         }
-        this.problem(`${error.message} Unsaved answers: ${this.queue.length}. They are kept in this browser and sent again.`);
+        this.problem(`${error.message.replace(/\.?$/, ".")} Unsaved answers: ${this.queue.length}. They are kept in this browser and sent again.`);
         await new Promise((done) => setTimeout(done, this.wait));
         this.wait = Math.min(2 * this.wait, 8000);
       }
