@@ -25,7 +25,7 @@ class DivergedError(InputError):
     """The training loss is no longer finite. Other settings, such as a lower learning rate, may help."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:
     """Return the message for a name that does not exist: the most similar one if there is one, and all.
 
     Examples
@@ -34,7 +34,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     "No loss named 'EM'; did you mean 'em'? Available losses: an, em."
     """
     names = sorted(known)
-    similar = difflib.get_close_matches(name.lower().replace("_", "-"), names, n=1)
+    similar = difflib.get_close_matches(str(name).lower().replace("_", "-"), names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else "."
     plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
     return f"No {kind} named {name!r}{hint} Available {plural}: {', '.join(names)}."

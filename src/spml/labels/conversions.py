@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from spml.errors import InputError
 from spml.labels.entries import Entries, Int8, Int32, Int64, row_blocks
-from spml.labels.inputs import as_array
+from spml.labels.inputs import as_array, check_ordered
 
 Coding = Literal["signed", "full", "positive"]
 CODINGS = {
@@ -61,10 +61,17 @@ def single_from_names(names: Sequence[Any], classes: Sequence[str]) -> Int32:
     return single
 
 
+def column_names(matrix: Any) -> list[str] | None:
+    """The columns of a DataFrame, if they are strings."""
+    columns = list(matrix.columns) if hasattr(matrix, "columns") and hasattr(matrix, "to_numpy") else []
+    return columns if columns and all(isinstance(name, str) for name in columns) else None
+
+
 def name_lists(lists: Any, argument: str) -> list[list[Any]]:
     """Return one list of names per row; missing values become empty lists."""
     if isinstance(lists, str):
         raise InputError(f"{argument} is the string {lists!r}: pass a list of names for every row.")
+    check_ordered(lists, argument)
     checked: list[list[Any]] = []
     for row, names in enumerate(lists):
         if isinstance(names, str) and names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,12 @@ from spml.labels.entries import Int64
 
 def as_array(values: Any) -> npt.NDArray[Any]:
     """Convert a tensor, array or sequence to NumPy; rows of different lengths become a 1-D array of objects."""
+    check_ordered(values, "values")
+    if np.ma.is_masked(values):
+        raise InputError("some values are masked: replace them first, for example with `filled`.")
     if isinstance(values, torch.Tensor):
+        if values.layout != torch.strided or values.is_meta:
+            raise InputError("the tensor is sparse or has no values: pass a dense one.")
         values = values.detach().cpu()
         return np.asarray(values.float() if values.dtype == torch.bfloat16 else values)
     try:
@@ -26,14 +31,24 @@ def as_array(values: Any) -> npt.NDArray[Any]:
         return array
 
 
+def check_ordered(values: Any, name: str) -> None:
+    """Raise `InputError` for sets, which have no order, and dictionaries, of which only the keys would be read."""
+    if isinstance(values, (set, frozenset, Mapping)):
+        raise InputError(f"{name} are in a {type(values).__name__}: pass a list, whose order is known.")
+
+
 def check_classes(classes: Iterable[str]) -> tuple[str, ...]:
     """Return the class names as a tuple; they must be distinct, non-empty strings."""
     if isinstance(classes, str):
         raise InputError(f"classes is the string {classes!r}: pass a list of names.")
+    if not isinstance(classes, Mapping):
+        check_ordered(classes, "classes")
     names = tuple(classes.tolist() if isinstance(classes, np.ndarray) else classes)
     for i, name in enumerate(names):
         if not isinstance(name, str) or not name:
             raise InputError(f"class {i} is named {name!r}: a class name must be a non-empty string.")
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise InputError(f"class {i} is named {name!r}, which is not Unicode text and fits into no file.")
     if not names:
         raise InputError("classes is empty: a label table needs at least one class.")
     if repeat := _first_repeat(names):

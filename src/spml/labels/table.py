@@ -16,7 +16,7 @@ from spml.errors import InputError
 from spml.labels import conversions
 from spml.labels.entries import Entries, Int8, Int32, Int64, row_blocks
 from spml.labels.files import FORMAT, read_table, write_table
-from spml.labels.inputs import as_array, check_classes, check_ids, row_indices
+from spml.labels.inputs import as_array, check_classes, check_ids, check_ordered, row_indices
 
 Ids = Iterable[str | int] | None
 
@@ -187,6 +187,7 @@ class Labels:
         """
         if isinstance(names, str):
             raise InputError(f"names is the string {names!r}: pass one name per row.")
+        check_ordered(names, "names")
         values = list(names)
         known = check_classes(conversions.distinct_names(values) if classes is None else classes)
         return cls(conversions.single_from_names(values, known), known, ids=ids, origin={"created_by": "from_names"})
@@ -252,7 +253,7 @@ class Labels:
         ----------
         matrix : array or tensor of shape (n_rows, n_classes)
         classes : iterable of str, optional
-            Class names, in column order. Default: "0", "1", …
+            Class names, in column order. Default: the column names of a DataFrame, otherwise "0", "1", …
         ids : iterable of str or int, optional
             One distinct name per row.
         coding : {"signed", "full", "positive"}
@@ -282,10 +283,12 @@ class Labels:
         """
         if coding not in conversions.CODINGS:
             raise InputError(f"coding is {coding!r}: it must be one of {', '.join(map(repr, conversions.CODINGS))}.")
-        array = conversions.as_matrix(matrix)
-        names = check_classes(map(str, range(array.shape[1])) if classes is None else classes)
+        columns, array = conversions.column_names(matrix), conversions.as_matrix(matrix)
+        names = check_classes(columns or map(str, range(array.shape[1])) if classes is None else classes)
         if len(names) != array.shape[1]:
             raise InputError(f"there are {len(names)} class names, but the matrix has {array.shape[1]} columns.")
+        if columns is not None and set(columns) == set(names) and columns != list(names):
+            raise InputError("the columns of the table are the classes in another order: pass table[classes].")
         origin = {"created_by": "from_matrix", "coding": coding}
         return cls(conversions.entries_from_matrix(array, coding), names, ids=ids, origin=origin)
 
@@ -334,6 +337,7 @@ class Labels:
             return values
         if isinstance(values, str) or not hasattr(values, "__len__"):
             raise InputError(f"labels cannot be read from a {type(values).__name__}: pass one entry per row.")
+        check_ordered(values, "labels")
         # NumPy would turn numbers in a list with strings into strings, so lists are examined first.
         array = as_array(values) if hasattr(values, "__array__") else None
         if array is None or array.dtype.kind in "OU":
@@ -348,7 +352,8 @@ class Labels:
             return cls.from_indices(array, classes, ids)
         if array.ndim == 2:
             array = conversions.as_matrix(array)
-            return cls.from_matrix(array, classes, ids, coding=conversions.detect_coding(array))
+            named = values if conversions.column_names(values) else array
+            return cls.from_matrix(named, classes, ids, coding=conversions.detect_coding(array))
         raise InputError(
             f"labels cannot be detected in an array of shape {array.shape} holding {array.dtype}: use "
             "Labels.from_names, from_lists, from_indices or from_matrix."
@@ -513,8 +518,8 @@ class Labels:
         """
         if not isinstance(self._store, Entries):
             return self._store.copy()
-        more = np.flatnonzero(self._store.per_row(1) + self._store.per_row(-1) > 1)
-        row = int(more[0]) if len(more) else int(np.flatnonzero(self._store.per_row(-1))[0])
+        invalid = np.flatnonzero(self._store.per_row(1) + self._store.per_row(-1) > 1)
+        row = int(invalid[0]) if len(invalid) else int(np.flatnonzero(self._store.per_row(-1))[0])
         raise InputError(
             f"row {row} has {self._store.per_row(1)[row]} known positives and {self._store.per_row(-1)[row]} known "
             "negatives: these are not single positive labels. Use dense() or positives() instead."
@@ -561,8 +566,8 @@ class Labels:
         index = row_indices(rows, len(self))
         store = self._store.take(index) if isinstance(self._store, Entries) else self._store[index]
         before = self.origin
-        of = before.get("subset", {}).get("of", len(self))
-        origin = {**before, "subset": {"rows": len(index), "of": of}}
+        total = before.get("subset", {}).get("of", len(self))
+        origin = {**before, "subset": {"rows": len(index), "of": total}}
         ids = None if self._ids is None else self._ids[index]
         return Labels(store, self._classes, ids=ids, origin=origin)
 
@@ -593,15 +598,15 @@ class Labels:
         self.check_same_classes(other, "the other table")
         if len(other) != len(self):
             raise InputError(f"the other table has {len(other)} rows, this one {len(self)}.")
-        mine, new = self.entries(), other._known_entries()
-        keep = ~np.isin(mine.flat(), new.flat())
+        current, new = self.entries(), other._known_entries()
+        keep = ~np.isin(current.flat(), new.flat())
         entries = Entries.from_coordinates(
-            np.concatenate([mine.rows[keep], new.rows]),
-            np.concatenate([mine.column[keep], new.column]),
-            np.concatenate([mine.value[keep], new.value]),
+            np.concatenate([current.rows[keep], new.rows]),
+            np.concatenate([current.column[keep], new.column]),
+            np.concatenate([current.value[keep], new.value]),
             num_rows=len(self),
             num_classes=self.num_classes,
-            default=mine.default,
+            default=current.default,
         )
         return Labels(entries, self._classes, ids=self._ids, origin=self.origin)
 
@@ -624,6 +629,8 @@ class Labels:
         >>> labels = Labels.from_names(["cat", "dog"])
         >>> labels.check_same_classes(labels.subset([1]), "the test table")
         """
+        if not isinstance(other, Labels):
+            raise InputError(f"{name} must be a Labels table, not a {type(other).__name__}.")
         if other.classes == self.classes:
             return
         if len(other.classes) != len(self.classes):

@@ -122,6 +122,14 @@ class Loss(nn.Module):
             raise InputError(f"loss {self.name!r} needs {', '.join(missing)} at each step: {call}")
 
     def _check_shape(self, logits: Tensor, labels: Tensor) -> None:
+        for name, values in (("logits", logits), ("labels", labels)):
+            if not isinstance(values, Tensor) or values.is_complex():
+                kind = f"of {values.dtype}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+                raise InputError(f"{name} must be a tensor of real numbers, not {kind}: convert with torch.as_tensor")
+        if labels.device != logits.device:
+            raise InputError(f"labels are on {labels.device}, logits on {logits.device}: move one of them")
+        if not logits.is_floating_point():
+            raise InputError(f"logits must be floating-point numbers, not {logits.dtype}: pass logits.float()")
         same_for_all_heads = labels.dim() > 1 and labels.shape == logits.shape[-labels.dim() :]
         if labels.shape != logits.shape and not same_for_all_heads:
             raise InputError(

@@ -220,13 +220,18 @@ def _table_rows(path: Path, table: pa.Table, spec: InputSpec, label_column: str 
 
 def _feature_blocks(inputs: Any, spec: InputSpec) -> InputRows:
     """Feature rows in memory: a matrix, one row, or a sequence of rows."""
-    if isinstance(inputs, Sequence) and any(isinstance(item, torch.Tensor) for item in inputs):
-        inputs = torch.stack([torch.as_tensor(item) for item in inputs])
-    if isinstance(inputs, torch.Tensor):
-        inputs = inputs.detach().cpu().float().numpy()
     try:
-        matrix = inputs if issparse(inputs) else np.asarray(inputs, np.float32)
-    except (TypeError, ValueError):
+        if isinstance(inputs, Sequence) and any(isinstance(item, torch.Tensor) for item in inputs):
+            inputs = torch.stack([torch.as_tensor(item) for item in inputs])
+        if isinstance(inputs, torch.Tensor):
+            inputs = inputs.detach().cpu()
+            inputs = (inputs if inputs.is_complex() else inputs.float()).numpy()
+        matrix = inputs if issparse(inputs) else np.asarray(inputs)
+        if np.ma.is_masked(matrix) or np.ma.is_masked(inputs) or matrix.dtype.kind not in "biufO":
+            matrix = None  # NumPy would drop masks and imaginary parts, and count days
+        elif not issparse(matrix):
+            matrix = np.asarray(matrix, np.float32)
+    except (TypeError, ValueError, RuntimeError):
         matrix = None
     if matrix is not None and matrix.ndim == 1 and len(matrix):
         matrix = matrix[None]
@@ -337,9 +342,9 @@ class TableReader:
         """The columns of features or texts."""
         spec, names = self.spec, table.column_names
         if missing := [name for name in spec.columns if name not in names]:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise InputError(
-                f"{self.path}: the column {missing[0]!r}{more} is missing; {spec.run} was trained on "
+                f"{self.path}: the column {missing[0]!r}{others} is missing; {spec.run} was trained on "
                 f"{columns.listed(spec.columns)}"
             )
         if spec.texts:
@@ -364,8 +369,8 @@ class TableReader:
     @property
     def columns(self) -> list[str]:
         """The columns to read."""
-        wanted = (self.id, self.label, *self.inputs)
-        return list(dict.fromkeys(name for name in wanted if name is not None))
+        names = (self.id, self.label, *self.inputs)
+        return list(dict.fromkeys(name for name in names if name is not None))
 
     @property
     def has_names(self) -> bool:

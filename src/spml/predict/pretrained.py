@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import spml
+from spml.atomic import explain_write_errors
 from spml.calibration import Calibration, Presence, Recalibration
 from spml.errors import InputError
 from spml.labels import KEstimate
@@ -89,9 +90,10 @@ def save_pretrained(predictor: Predictor, training: TrainingRecord, folder: Path
     InputError
         If the folder holds other files, or cannot be written.
     """
-    if folder.exists() and not is_pretrained(folder) and (folder.is_file() or any(folder.iterdir())):
+    if folder.exists() and not is_pretrained(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not empty: choose a new folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    with explain_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     config = {
         "library_name": "spml",
         "spml_version": spml.__version__,
@@ -201,20 +203,20 @@ def _read_decision(path: Path, record: DecisionRecord, classes: int) -> Decision
         numbers = dict(record["calibration"], k=KEstimate(**record["calibration"]["k"]))
         numbers |= {name: np.array(numbers[name], np.float64) for name in ("offsets", "frequencies")}
         numbers["readings"] = tuple(
-            Presence(float(each["slope"]), np.array(each["offsets"], np.float64)) for each in numbers["readings"]
+            Presence(float(entry["slope"]), np.array(entry["offsets"], np.float64)) for entry in numbers["readings"]
         )
         numbers["corrections"] = tuple(
-            Recalibration(np.array(each["weights"], np.float64), np.array(each["covariance"], np.float64))
-            for each in numbers["corrections"]
+            Recalibration(np.array(entry["weights"], np.float64), np.array(entry["covariance"], np.float64))
+            for entry in numbers["corrections"]
         )
         calibration = Calibration(**numbers)
     except (TypeError, KeyError, ValueError) as error:
         raise damaged(path, f"the calibration: {error}") from None
     thresholds = np.array([np.inf if value is None else value for value in record["thresholds"]], np.float64)
-    sizes = {len(thresholds), len(calibration.frequencies), *(each.offsets.size for each in calibration.readings)}
+    sizes = {len(thresholds), len(calibration.frequencies), *(entry.offsets.size for entry in calibration.readings)}
     if sizes != {classes} or calibration.offsets.size != classes or len(calibration.corrections) != 2:
         raise damaged(path, f"the calibration does not fit {classes} classes")
-    if any(each.weights.shape != (2,) or each.covariance.shape != (2, 2) for each in calibration.corrections):
+    if any(entry.weights.shape != (2,) or entry.covariance.shape != (2, 2) for entry in calibration.corrections):
         raise damaged(path, "the calibration: a correction has two weights and their covariance")
     return Decision(calibration, Rule(record["reading"], thresholds, record["most"]))
 

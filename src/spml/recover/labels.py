@@ -274,7 +274,7 @@ def recover(
     decided = _decided(run, decisions)
     known = run.labels.dense() if decided is None else run.given_labels.updated(decided).dense()
     before = known.copy() if labelled is not None else known
-    checked = None if labelled is None else LabelledRows(*labelled)
+    checked = None if labelled is None else _checked(labelled)
     extra = np.zeros(0, np.int64) if checked is None else _add_labelled(run, known, checked)
     predicted = ~_rows_with(np.isnan, run.probabilities)
     chosen, notes = _requested_rows(run, rows, predicted)
@@ -449,6 +449,18 @@ def _describe_calibration(calibration: Calibration, kind: str, k: float | None) 
 def _rows_with(wanted: Callable[[Any], Any], table: npt.NDArray[Any]) -> Bool:
     """(N,) whether any entry of a row is wanted; works in blocks to save memory."""
     return np.concatenate([wanted(table[part]).any(axis=1) for part in row_blocks(len(table), table.shape[1])])
+
+
+def _checked(labelled: LabelledRows | tuple[Labels, npt.ArrayLike]) -> LabelledRows:
+    if not isinstance(labelled, tuple) or len(labelled) not in (2, 3) or not isinstance(labelled[0], Labels):
+        raise InputError("labelled must be the path of a table, or a pair of a Labels table and its row numbers")
+    rows = LabelledRows(*labelled)
+    if rows.weights is not None:
+        weights = np.asarray(rows.weights)
+        real = weights.dtype.kind in "fiu" and weights.shape == (len(rows.labels),)
+        if not (real and (weights > 0).all() and np.isfinite(weights).all()):
+            raise InputError("the weights of labelled rows must be one number above 0 per row")
+    return rows
 
 
 def _add_labelled(run: RunFolder, known: Int8, labelled: LabelledRows) -> Int64:

@@ -42,9 +42,10 @@ def sample_rows(run: RunFolder, rows: int = 20, *, seed: int = 0) -> LabelledRow
         If there are fewer rows.
     """
     check_count("seed", seed, 0)
+    rows = check_count("rows", rows)
     recovered = recover(run)
     candidates = recovered.rows[(recovered.known[recovered.rows] == 0).any(axis=1)]
-    if not 1 <= rows <= len(candidates):
+    if rows > len(candidates):
         raise InputError(f"rows is {rows}: the run {run.name} has {len(candidates)} rows that are not fully labelled")
     expected = np.zeros(len(candidates))
     for part in row_blocks(len(candidates), len(run.classes)):
