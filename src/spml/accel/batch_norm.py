@@ -45,47 +45,48 @@ def _add_parts(partial, parts, column, columns, HEIGHT: tl.constexpr, WIDTH: tl.
     for start in range(0, parts, HEIGHT):
         part = start + tl.arange(0, HEIGHT)
         mask = (part < parts)[:, None] & (column < columns)[None, :]
-        at = partial + part[:, None] * 2 * columns + column[None, :]
+        address = partial + part[:, None] * 2 * columns + column[None, :]
         # written by other programs: bypass this multiprocessor's cache
-        first += tl.load(at, mask, 0.0, cache_modifier=".cg")
-        second += tl.load(at + columns, mask, 0.0, cache_modifier=".cg")
+        first += tl.load(address, mask, 0.0, cache_modifier=".cg")
+        second += tl.load(address + columns, mask, 0.0, cache_modifier=".cg")
     return tl.sum(first, 0), tl.sum(second, 0)
 
 
-@triton.jit(do_not_specialize=["rows", "units", "parts", "each"])
+@triton.jit(do_not_specialize=["rows", "units", "parts", "rows_per_part"])
 def _statistics(
-    x, partial, arrived, mean_out, rstd_out, running_mean, running_var, momentum, eps, rows, units, parts, each,
-    MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    x, partial, arrived, mean_out, rstd_out, running_mean, running_var, momentum, eps, rows, units, parts,
+    rows_per_part, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Mean and 1/σ of every column; updates the running ones. Sums x − running mean, which stays small."""
-    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(0))
-    shift = tl.load(running_mean + column, there, 0.0)
+    columns, column, in_range = column_block(units, MULTIPLE, WIDTH, tl.program_id(0))
+    shift = tl.load(running_mean + column, in_range, 0.0)
     first = tl.zeros((HEIGHT, WIDTH), tl.float32)
     second = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    start = tl.program_id(1) * each
-    left = tl.minimum(each, rows - start)
+    start = tl.program_id(1) * rows_per_part
+    remaining = tl.minimum(rows_per_part, rows - start)
     x += start.to(tl.int64) * columns
-    for row in tl.range(0, left, HEIGHT, num_stages=3):
-        line = row + tl.arange(0, HEIGHT)
-        inside = (line < left)[:, None] & there[None, :]
-        off = tl.load(x + (line[:, None] * columns + column[None, :]), inside, 0.0).to(tl.float32) - shift[None, :]
-        off = tl.where(inside, off, 0.0)
-        first += off
-        second += off * off
-    at = partial + tl.program_id(1) * 2 * columns + column
-    tl.store(at, tl.sum(first, 0), there)
-    tl.store(at + columns, tl.sum(second, 0), there)
+    for row in tl.range(0, remaining, HEIGHT, num_stages=3):
+        row_index = row + tl.arange(0, HEIGHT)
+        inside = (row_index < remaining)[:, None] & in_range[None, :]
+        address = row_index[:, None] * columns + column[None, :]
+        deviation = tl.load(x + address, inside, 0.0).to(tl.float32) - shift[None, :]
+        deviation = tl.where(inside, deviation, 0.0)
+        first += deviation
+        second += deviation * deviation
+    address = partial + tl.program_id(1) * 2 * columns + column
+    tl.store(address, tl.sum(first, 0), in_range)
+    tl.store(address + columns, tl.sum(second, 0), in_range)
     tl.debug_barrier()
     if tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel") == parts - 1:
         sum_first, sum_second = _add_parts(partial, parts, column, columns, HEIGHT, WIDTH)
         off_mean = sum_first / rows
         var = tl.maximum(sum_second / rows - off_mean * off_mean, 0.0)
-        tl.store(mean_out + column, shift + off_mean, there)
-        tl.store(rstd_out + column, tl.rsqrt(var + eps), there)
-        old = tl.load(running_var + column, there, 0.0)
+        tl.store(mean_out + column, shift + off_mean, in_range)
+        tl.store(rstd_out + column, tl.rsqrt(var + eps), in_range)
+        old = tl.load(running_var + column, in_range, 0.0)
         unbiased = var * (rows / tl.maximum(rows - 1.0, 1.0))
-        tl.store(running_mean + column, shift + momentum * off_mean, there)
-        tl.store(running_var + column, old + momentum * (unbiased - old), there)
+        tl.store(running_mean + column, shift + momentum * off_mean, in_range)
+        tl.store(running_var + column, old + momentum * (unbiased - old), in_range)
         tl.store(arrived + tl.program_id(0), 0)  # for the next time
 
 
@@ -95,20 +96,20 @@ def _normalise(
     IS_VARIANCE: tl.constexpr, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """`spread` is 1/σ of every column, or the variance."""
-    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
+    columns, column, in_range = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
     start = tl.program_id(0) * HEIGHT
-    line = tl.arange(0, HEIGHT)
-    inside = (line < rows - start)[:, None] & there[None, :]
-    at = start.to(tl.int64) * columns + (line[:, None] * columns + column[None, :])
-    value = tl.load(x + at, inside, 0.0).to(tl.float32)
-    narrow = tl.load(spread + column, there, 0.0)
+    row_index = tl.arange(0, HEIGHT)
+    inside = (row_index < rows - start)[:, None] & in_range[None, :]
+    address = start.to(tl.int64) * columns + (row_index[:, None] * columns + column[None, :])
+    value = tl.load(x + address, inside, 0.0).to(tl.float32)
+    inverse_std = tl.load(spread + column, in_range, 0.0)
     if IS_VARIANCE:
-        narrow = tl.rsqrt(narrow + eps)
-    scale = tl.load(weight + column, there, 0.0) * narrow
-    offset = tl.load(bias + column, there, 0.0) - tl.load(mean + column, there, 0.0) * scale
+        inverse_std = tl.rsqrt(inverse_std + eps)
+    scale = tl.load(weight + column, in_range, 0.0) * inverse_std
+    offset = tl.load(bias + column, in_range, 0.0) - tl.load(mean + column, in_range, 0.0) * scale
     value = value * scale[None, :] + offset[None, :]
     value = tl.minimum(tl.maximum(value, low), high)
-    tl.store(y + at, value.to(y.dtype.element_ty), inside)
+    tl.store(y + address, value.to(y.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -117,39 +118,39 @@ def _passed(grad, value, low, high):
     return tl.where((value > low) & (value < high), grad, 0.0)
 
 
-@triton.jit(do_not_specialize=["rows", "units", "parts", "each"])
+@triton.jit(do_not_specialize=["rows", "units", "parts", "rows_per_part"])
 def _gradient_sums(
-    x, dy, mean, rstd, weight, bias, partial, arrived, weight_grad, bias_grad, low, high, rows, units, parts, each,
-    MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    x, dy, mean, rstd, weight, bias, partial, arrived, weight_grad, bias_grad, low, high, rows, units, parts,
+    rows_per_part, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(0))
-    centre = tl.load(mean + column, there, 0.0)[None, :]
-    narrow = tl.load(rstd + column, there, 0.0)[None, :]
-    scale = tl.load(weight + column, there, 0.0)[None, :]
-    offset = tl.load(bias + column, there, 0.0)[None, :]
+    columns, column, in_range = column_block(units, MULTIPLE, WIDTH, tl.program_id(0))
+    centre = tl.load(mean + column, in_range, 0.0)[None, :]
+    inverse_std = tl.load(rstd + column, in_range, 0.0)[None, :]
+    scale = tl.load(weight + column, in_range, 0.0)[None, :]
+    offset = tl.load(bias + column, in_range, 0.0)[None, :]
     first = tl.zeros((HEIGHT, WIDTH), tl.float32)
     second = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    start = tl.program_id(1) * each
-    left = tl.minimum(each, rows - start)
+    start = tl.program_id(1) * rows_per_part
+    remaining = tl.minimum(rows_per_part, rows - start)
     x += start.to(tl.int64) * columns
     dy += start.to(tl.int64) * columns
-    for row in tl.range(0, left, HEIGHT, num_stages=3):
-        line = row + tl.arange(0, HEIGHT)
-        inside = (line < left)[:, None] & there[None, :]
-        at = line[:, None] * columns + column[None, :]
-        standard = (tl.load(x + at, inside, 0.0).to(tl.float32) - centre) * narrow
-        grad = tl.load(dy + at, inside, 0.0).to(tl.float32)
+    for row in tl.range(0, remaining, HEIGHT, num_stages=3):
+        row_index = row + tl.arange(0, HEIGHT)
+        inside = (row_index < remaining)[:, None] & in_range[None, :]
+        address = row_index[:, None] * columns + column[None, :]
+        standard = (tl.load(x + address, inside, 0.0).to(tl.float32) - centre) * inverse_std
+        grad = tl.load(dy + address, inside, 0.0).to(tl.float32)
         grad = _passed(grad, standard * scale + offset, low, high)
         first += grad
         second += grad * standard
-    at = partial + tl.program_id(1) * 2 * columns + column
-    tl.store(at, tl.sum(first, 0), there)
-    tl.store(at + columns, tl.sum(second, 0), there)
+    address = partial + tl.program_id(1) * 2 * columns + column
+    tl.store(address, tl.sum(first, 0), in_range)
+    tl.store(address + columns, tl.sum(second, 0), in_range)
     tl.debug_barrier()
     if tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel") == parts - 1:
         sum_first, sum_second = _add_parts(partial, parts, column, columns, HEIGHT, WIDTH)
-        tl.store(bias_grad + column, sum_first, there)
-        tl.store(weight_grad + column, sum_second, there)
+        tl.store(bias_grad + column, sum_first, in_range)
+        tl.store(weight_grad + column, sum_second, in_range)
         tl.store(arrived + tl.program_id(0), 0)  # for the next time
 
 
@@ -159,21 +160,21 @@ def _gradient(
     MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """dx = w/σ (g - mean g - x̂ mean(g x̂)), g the gradient that passed the activation."""
-    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
+    columns, column, in_range = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
     start = tl.program_id(0) * HEIGHT
-    line = tl.arange(0, HEIGHT)
-    inside = (line < rows - start)[:, None] & there[None, :]
-    at = start.to(tl.int64) * columns + (line[:, None] * columns + column[None, :])
-    value = tl.load(x + at, inside, 0.0).to(tl.float32)
-    grad = tl.load(dy + at, inside, 0.0).to(tl.float32)
-    narrow = tl.load(rstd + column, there, 0.0)
-    scale = tl.load(weight + column, there, 0.0)
-    standard = (value - tl.load(mean + column, there, 0.0)[None, :]) * narrow[None, :]
-    grad = _passed(grad, standard * scale[None, :] + tl.load(bias + column, there, 0.0)[None, :], low, high)
-    mean_grad = tl.load(bias_grad + column, there, 0.0) / rows
-    mean_slope = tl.load(weight_grad + column, there, 0.0) / rows
-    slope = (scale * narrow)[None, :] * (grad - mean_grad[None, :] - standard * mean_slope[None, :])
-    tl.store(dx + at, slope.to(dx.dtype.element_ty), inside)
+    row_index = tl.arange(0, HEIGHT)
+    inside = (row_index < rows - start)[:, None] & in_range[None, :]
+    address = start.to(tl.int64) * columns + (row_index[:, None] * columns + column[None, :])
+    value = tl.load(x + address, inside, 0.0).to(tl.float32)
+    grad = tl.load(dy + address, inside, 0.0).to(tl.float32)
+    inverse_std = tl.load(rstd + column, in_range, 0.0)
+    scale = tl.load(weight + column, in_range, 0.0)
+    standard = (value - tl.load(mean + column, in_range, 0.0)[None, :]) * inverse_std[None, :]
+    grad = _passed(grad, standard * scale[None, :] + tl.load(bias + column, in_range, 0.0)[None, :], low, high)
+    mean_grad = tl.load(bias_grad + column, in_range, 0.0) / rows
+    mean_slope = tl.load(weight_grad + column, in_range, 0.0) / rows
+    slope = (scale * inverse_std)[None, :] * (grad - mean_grad[None, :] - standard * mean_slope[None, :])
+    tl.store(dx + address, slope.to(dx.dtype.element_ty), inside)
 
 
 class Tiles(NamedTuple):
@@ -198,8 +199,8 @@ class Tiles(NamedTuple):
         """For a sum over the rows: the number of parts and the rows per part."""
         tiles = triton.cdiv(self.rows, self.height)
         programs = AT_A_TIME * multiprocessors(device)
-        each = triton.cdiv(tiles, min(tiles, max(1, programs // self.blocks))) * self.height
-        return triton.cdiv(self.rows, each), each
+        rows_per_part = triton.cdiv(tiles, min(tiles, max(1, programs // self.blocks))) * self.height
+        return triton.cdiv(self.rows, rows_per_part), rows_per_part
 
 
 def tiles_of(x: Tensor, entries: int = ENTRIES, widest: int = 128) -> Tiles:
@@ -233,13 +234,13 @@ class _BatchNormAct(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
                 arrived: Tensor, momentum: float, eps: float, low: float, high: float) -> Tensor:  # fmt: skip
         tiles, summed, columns = tiles_of(x), summed_tiles_of(x), x.shape[1]
-        parts, each = summed.parts(x.device)
+        parts, rows_per_part = summed.parts(x.device)
         y = torch.empty_like(x)
         mean, rstd = x.new_empty(2, columns, dtype=torch.float32)
         partial = x.new_empty(parts * 2 * columns, dtype=torch.float32)
         _statistics[summed.blocks, parts](
             x, partial, arrived, mean, rstd, running_mean, running_var, momentum, eps,
-            summed.rows, summed.units, parts, each, **summed.options,
+            summed.rows, summed.units, parts, rows_per_part, **summed.options,
         )  # fmt: skip
         _normalise[tiles.over_all](
             x, y, mean, rstd, eps, weight, bias, low, high, tiles.rows, tiles.units, IS_VARIANCE=False, **tiles.options
@@ -254,13 +255,13 @@ class _BatchNormAct(torch.autograd.Function):
         low, high = ctx.clamp
         dy = dy.contiguous(memory_format=torch.channels_last)
         tiles, summed = tiles_of(x), summed_tiles_of(x)
-        parts, each = summed.parts(x.device)
+        parts, rows_per_part = summed.parts(x.device)
         dx = torch.empty_like(x)
         weight_grad, bias_grad = torch.empty_like(weight), torch.empty_like(bias)
         partial = x.new_empty(parts * 2 * x.shape[1], dtype=torch.float32)
         _gradient_sums[summed.blocks, parts](
             x, dy, mean, rstd, weight, bias, partial, ctx.arrived, weight_grad, bias_grad, low, high,
-            summed.rows, summed.units, parts, each, **summed.options,
+            summed.rows, summed.units, parts, rows_per_part, **summed.options,
         )  # fmt: skip
         _gradient[tiles.over_all](
             x, dy, dx, mean, rstd, weight, bias, weight_grad, bias_grad, low, high, tiles.rows, tiles.units,

@@ -79,10 +79,10 @@ class ConvPlan(NamedTuple):
         empty = -len(images) % self.batch
         return F.pad(images, (0,) * 7 + (empty,)) if empty else images
 
-    def _backward(self, slope: Tensor, images: Tensor, weight: Tensor, wanted: tuple[bool, bool]) -> Any:
+    def _backward(self, slope: Tensor, images: Tensor, weight: Tensor, output_mask: tuple[bool, bool]) -> Any:
         return torch.ops.aten.convolution_backward(
             self._filled(slope), self._filled(images), weight, None,
-            self.stride, self.padding, self.dilation, False, (0, 0), self.groups, (*wanted, False),
+            self.stride, self.padding, self.dilation, False, (0, 0), self.groups, (*output_mask, False),
         )  # fmt: skip
 
 
@@ -114,8 +114,8 @@ class WeightGradStream:
         if self.stream is None:
             self.computed.append((weight, plan.weight_gradient(slope, images, weight)))
             return
-        here = torch.cuda.current_stream()
-        self.stream.wait_stream(here)
+        current = torch.cuda.current_stream()
+        self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             gradient = plan.weight_gradient(slope, images, weight)
             done = torch.cuda.Event()
@@ -124,7 +124,7 @@ class WeightGradStream:
         # What this stream reads must not be freed and overwritten before it has been read.
         self.pending.append((done, (images, slope)))
         while len(self.pending) > PENDING:
-            here.wait_event(self.pending.popleft()[0])
+            current.wait_event(self.pending.popleft()[0])
 
     def _join(self) -> None:
         """Wait for all gradients and add them to those of the weights."""
@@ -138,7 +138,7 @@ class WeightGradStream:
 def _laid_out_like(weight: Tensor, gradient: Tensor) -> Tensor:
     """The gradient with its weight's strides, as autograd gives it: fused copies and optimisers need that."""
     sides = zip(weight.stride(), gradient.stride(), weight.shape, strict=True)
-    if all(own == other or size == 1 for own, other, size in sides):
+    if all(weight_stride == gradient_stride or size == 1 for weight_stride, gradient_stride, size in sides):
         return gradient.as_strided(weight.shape, weight.stride())
     return torch.empty_like(weight).copy_(gradient)
 
@@ -215,8 +215,8 @@ def _fast_class(plain: type[nn.Conv2d]) -> type[nn.Conv2d]:
                 return plan.forward(images, weight.to(dtype))
             if self.groups > 1:
                 plan = plan._replace(batch=self.__dict__["batch_size"])
-            own = weight.is_leaf and weight.requires_grad and weight.dtype == dtype
-            stream = getattr(_THREAD, "weight_gradients", None) if own else None
+            takes_gradient = weight.is_leaf and weight.requires_grad and weight.dtype == dtype
+            stream = getattr(_THREAD, "weight_gradients", None) if takes_gradient else None
             convolved: Tensor = _Convolution.apply(images, weight.to(dtype), plan, stream)
             return convolved
 

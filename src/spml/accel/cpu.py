@@ -29,8 +29,8 @@ class MixedPlan(ConvPlan):
             return self._gradient(slope, images, weight, 1)
         return self._gradient(slope.float(), images.float(), weight.float(), 1).to(weight.dtype)
 
-    def _gradient(self, slope: Tensor, images: Tensor, weight: Tensor, of: int) -> Tensor:
-        gradient: Tensor = self._backward(slope, images, weight, (of == 0, of == 1))[of]
+    def _gradient(self, slope: Tensor, images: Tensor, weight: Tensor, output: int) -> Tensor:
+        gradient: Tensor = self._backward(slope, images, weight, (output == 0, output == 1))[output]
         return gradient
 
 

@@ -37,7 +37,7 @@ def _convolved(
     STRIDE: tl.constexpr, SIZE: tl.constexpr, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """y[i, j] = Σ x[i·stride + a - top, j·stride + b - left] w[a, b]."""
-    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
+    columns, column, in_range = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
     pixel = tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT)
     image, row, across = _place(pixel, out_height, out_width)
     total = tl.zeros((HEIGHT, WIDTH), tl.float32)
@@ -45,28 +45,30 @@ def _convolved(
         for b in tl.static_range(SIZE):
             i, j = row * STRIDE + a - top, across * STRIDE + b - left
             inside = (pixel < pixels) & (i >= 0) & (i < height) & (j >= 0) & (j < width)
-            at = ((image * height + i) * width + j).to(tl.int64) * columns
-            value = tl.load(x + at[:, None] + column[None, :], inside[:, None] & there[None, :], 0.0).to(tl.float32)
-            factor = tl.load(weight + (a * SIZE + b) * columns + column, there, 0.0).to(tl.float32)
+            address = ((image * height + i) * width + j).to(tl.int64) * columns
+            value = tl.load(x + address[:, None] + column[None, :], inside[:, None] & in_range[None, :], 0.0).to(
+                tl.float32
+            )
+            factor = tl.load(weight + (a * SIZE + b) * columns + column, in_range, 0.0).to(tl.float32)
             total += value * factor[None, :]
-    at = pixel.to(tl.int64) * columns
-    mask = (pixel < pixels)[:, None] & there[None, :]
-    tl.store(y + at[:, None] + column[None, :], total.to(y.dtype.element_ty), mask)
+    address = pixel.to(tl.int64) * columns
+    mask = (pixel < pixels)[:, None] & in_range[None, :]
+    tl.store(y + address[:, None] + column[None, :], total.to(y.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["places", "units", "height", "width", "out_height", "out_width", "top", "left"])
+@triton.jit(do_not_specialize=["positions", "units", "height", "width", "out_height", "out_width", "top", "left"])
 def _passed_on(
-    dy, weight, dx, places, units, height, width, out_height, out_width, top, left,
+    dy, weight, dx, positions, units, height, width, out_height, out_width, top, left,
     STRIDE: tl.constexpr, SIZE: tl.constexpr, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The gradient of x. Pixels whose row and column have the same remainders modulo the stride meet the same weights:
     a program handles only such pixels, and reads only those weights."""
-    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
+    columns, column, in_range = column_block(units, MULTIPLE, WIDTH, tl.program_id(1))
     row_rest, across_rest = tl.program_id(2) // STRIDE, tl.program_id(2) % STRIDE
-    place = tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT)
-    image, row, across = _place(place, tl.cdiv(height, STRIDE), tl.cdiv(width, STRIDE))
+    position = tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT)
+    image, row, across = _place(position, tl.cdiv(height, STRIDE), tl.cdiv(width, STRIDE))
     row, across = row * STRIDE + row_rest, across * STRIDE + across_rest
-    exists = (place < places) & (row < height) & (across < width)
+    exists = (position < positions) & (row < height) & (across < width)
     total = tl.zeros((HEIGHT, WIDTH), tl.float32)
     for m in tl.static_range((SIZE + STRIDE - 1) // STRIDE):
         for n in tl.static_range((SIZE + STRIDE - 1) // STRIDE):
@@ -75,37 +77,53 @@ def _passed_on(
             i, j = up // STRIDE, back // STRIDE
             inside = exists & (up >= 0) & (i < out_height) & (back >= 0) & (j < out_width)
             inside = inside & (row + top - up < SIZE) & (across + left - back < SIZE)  # a and b, of every pixel
-            at = ((image * out_height + i) * out_width + j).to(tl.int64) * columns
-            slope = tl.load(dy + at[:, None] + column[None, :], inside[:, None] & there[None, :], 0.0).to(tl.float32)
-            known = tl.minimum(a, SIZE - 1) * SIZE + tl.minimum(b, SIZE - 1)
-            factor = tl.load(weight + known * columns + column, there, 0.0).to(tl.float32)
+            address = ((image * out_height + i) * out_width + j).to(tl.int64) * columns
+            slope = tl.load(dy + address[:, None] + column[None, :], inside[:, None] & in_range[None, :], 0.0).to(
+                tl.float32
+            )
+            tap = tl.minimum(a, SIZE - 1) * SIZE + tl.minimum(b, SIZE - 1)
+            factor = tl.load(weight + tap * columns + column, in_range, 0.0).to(tl.float32)
             total += slope * factor[None, :]
-    at = ((image * height + row) * width + across).to(tl.int64) * columns
-    tl.store(dx + at[:, None] + column[None, :], total.to(dx.dtype.element_ty), exists[:, None] & there[None, :])
+    address = ((image * height + row) * width + across).to(tl.int64) * columns
+    tl.store(
+        dx + address[:, None] + column[None, :], total.to(dx.dtype.element_ty), exists[:, None] & in_range[None, :]
+    )
 
 
-@triton.jit(do_not_specialize=["pixels", "units", "height", "width", "out_height", "out_width", "top", "left", "each"])
+@triton.jit(
+    do_not_specialize=[
+        "pixels",
+        "units",
+        "height",
+        "width",
+        "out_height",
+        "out_width",
+        "top",
+        "left",
+        "pixels_per_part",
+    ]
+)
 def _weight_sums(
-    x, dy, partial, pixels, units, height, width, out_height, out_width, top, left, each,
+    x, dy, partial, pixels, units, height, width, out_height, out_width, top, left, pixels_per_part,
     STRIDE: tl.constexpr, SIZE: tl.constexpr, MULTIPLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one weight of every channel, summed over a part of all pixels."""
-    columns, column, there = column_block(units, MULTIPLE, WIDTH, tl.program_id(0))
+    columns, column, in_range = column_block(units, MULTIPLE, WIDTH, tl.program_id(0))
     a, b = tl.program_id(1) // SIZE, tl.program_id(1) % SIZE
     total = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    start = tl.program_id(2) * each
-    for first in tl.range(0, tl.minimum(each, pixels - start), HEIGHT, num_stages=3):
+    start = tl.program_id(2) * pixels_per_part
+    for first in tl.range(0, tl.minimum(pixels_per_part, pixels - start), HEIGHT, num_stages=3):
         pixel = start + first + tl.arange(0, HEIGHT)
         image, row, across = _place(pixel, out_height, out_width)
         i, j = row * STRIDE + a - top, across * STRIDE + b - left
         inside = (pixel < pixels) & (i >= 0) & (i < height) & (j >= 0) & (j < width)
-        mask = inside[:, None] & there[None, :]
-        at = ((image * height + i) * width + j).to(tl.int64) * columns
-        value = tl.load(x + at[:, None] + column[None, :], mask, 0.0).to(tl.float32)
+        mask = inside[:, None] & in_range[None, :]
+        address = ((image * height + i) * width + j).to(tl.int64) * columns
+        value = tl.load(x + address[:, None] + column[None, :], mask, 0.0).to(tl.float32)
         slope = tl.load(dy + pixel.to(tl.int64)[:, None] * columns + column[None, :], mask, 0.0).to(tl.float32)
         total += value * slope
-    at = (tl.program_id(2) * SIZE * SIZE + tl.program_id(1)) * columns
-    tl.store(partial + at + column, tl.sum(total, 0), there)
+    address = (tl.program_id(2) * SIZE * SIZE + tl.program_id(1)) * columns
+    tl.store(partial + address + column, tl.sum(total, 0), in_range)
 
 
 class Stencil(NamedTuple):
@@ -154,9 +172,9 @@ def input_gradient(dy: Tensor, images: torch.Size, weight: Tensor, stencil: Sten
     blocks, height, tile = _tile(channels)
     dx = _images(dy, batch, channels, high, wide)
     stride = stencil.stride
-    places = batch * triton.cdiv(high, stride) * triton.cdiv(wide, stride)
-    _passed_on[triton.cdiv(places, height), blocks, stride * stride](
-        dy, _by_tap(weight), dx, places, *_sizes(stencil, images, tile["MULTIPLE"]),
+    positions = batch * triton.cdiv(high, stride) * triton.cdiv(wide, stride)
+    _passed_on[triton.cdiv(positions, height), blocks, stride * stride](
+        dy, _by_tap(weight), dx, positions, *_sizes(stencil, images, tile["MULTIPLE"]),
         STRIDE=stride, SIZE=stencil.size, **tile,
     )  # fmt: skip
     return dx
@@ -168,11 +186,11 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, stencil: Stencil) -> 
     pixels = dy.numel() // channels
     tiles = triton.cdiv(pixels, height)
     parts = min(tiles, max(1, PROGRAMS * multiprocessors(x.device) // (blocks * taps)))
-    each = triton.cdiv(tiles, parts) * height
-    parts = triton.cdiv(pixels, each)
+    pixels_per_part = triton.cdiv(tiles, parts) * height
+    parts = triton.cdiv(pixels, pixels_per_part)
     partial = x.new_empty(parts, taps, channels, dtype=torch.float32)
     _weight_sums[blocks, taps, parts](
-        x, dy, partial, pixels, *_sizes(stencil, x.shape, tile["MULTIPLE"]), each,
+        x, dy, partial, pixels, *_sizes(stencil, x.shape, tile["MULTIPLE"]), pixels_per_part,
         STRIDE=stencil.stride, SIZE=stencil.size, **tile,
     )  # fmt: skip
     gradient: Tensor = partial.sum(0).t().reshape(weight.shape).to(weight.dtype)

@@ -39,15 +39,15 @@ def run_branches(job: Callable[[B], R], branches: Sequence[B]) -> list[R]:
     """Run the job for every branch; on parallel streams while a CUDA graph is recorded."""
     if not branches or branches[0].stream is None or not torch.cuda.is_current_stream_capturing():
         return [job(branch) for branch in branches]
-    here = torch.cuda.current_stream()
+    current = torch.cuda.current_stream()
     results = []
     for branch in branches:
         assert branch.stream is not None
-        branch.stream.wait_stream(here)
+        branch.stream.wait_stream(current)
         with torch.cuda.stream(branch.stream):
             results.append(job(branch))
     for branch in branches:
-        here.wait_stream(branch.stream)  # type: ignore[arg-type]
+        current.wait_stream(branch.stream)  # type: ignore[arg-type]
     return results
 
 
@@ -76,9 +76,9 @@ def replay_epoch(groups: Sequence[HeadSteps], clock: Clock, rows: int, device: t
     graph = torch.cuda.CUDAGraph()
     with recording(graph, stream=side_stream):
         batch = first + within
-        held = run_branches(lambda group: group.step(group.order.index_select(0, batch), clock), groups)
+        kept_alive = run_branches(lambda group: group.step(group.order.index_select(0, batch), clock), groups)
         first += size
-    del held  # not earlier: one branch could overwrite memory that another still reads
+    del kept_alive  # not earlier: one branch could overwrite memory that another still reads
     for _ in range(full - 1):
         graph.replay()
     torch.cuda.synchronize(device)

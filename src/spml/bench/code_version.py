@@ -34,25 +34,25 @@ def code_version(method: str) -> str:
 
 @functools.cache
 def _package_version() -> str:
-    places = [ROOT / part for part in PARTS]
-    return _digest(f"{path.relative_to(ROOT)} {_parsed(path)}" for path in _python_files(places))
+    paths = [ROOT / part for part in PARTS]
+    return _digest(f"{path.relative_to(ROOT)} {_parsed(path)}" for path in _python_files(paths))
 
 
 def plugin_files(method: str) -> list[Path]:
     """The files of a method that lives outside this package: its top-level package, or its module."""
     modules = {part.__module__ for part in METHODS[method].__mro__}
     modules.add(getattr(METHODS[method], "function", METHODS[method]).__module__)
-    places: list[Path] = []
+    paths: list[Path] = []
     for top in {module.partition(".")[0] for module in modules} - {"spml", "torch", "builtins", "typing", "abc"}:
         module = sys.modules[top]
         found = list(getattr(module, "__path__", ())) or [getattr(module, "__file__", None)]
-        places += [Path(place) for place in found if place]
-    return list(_python_files(places))
+        paths += [Path(location) for location in found if location]
+    return list(_python_files(paths))
 
 
-def _python_files(places: Iterable[Path]) -> Iterable[Path]:
-    for place in sorted(places):
-        yield from [place] if place.suffix == ".py" else sorted(place.rglob("*.py"))
+def _python_files(paths: Iterable[Path]) -> Iterable[Path]:
+    for path in sorted(paths):
+        yield from [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
 
 
 def _parsed(path: Path) -> str:

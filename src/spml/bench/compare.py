@@ -55,7 +55,7 @@ class Paired:
     name: str
 
 
-def paired_test(one: Line, other: Line) -> Paired | None:
+def paired_test(first: Line, second: Line) -> Paired | None:
     """Student's paired t-test over common seeds; no p-value for fewer than three, None without a common seed.
 
     The test asks whether other seeds would give the same order on this data, split and draw of labels. It says nothing
@@ -63,10 +63,10 @@ def paired_test(one: Line, other: Line) -> Paired | None:
     """
     from scipy import stats
 
-    seeds = sorted(one.scores.keys() & other.scores.keys())
+    seeds = sorted(first.scores.keys() & second.scores.keys())
     if not seeds:
         return None
-    gains = np.array([one.scores[seed] - other.scores[seed] for seed in seeds])
+    gains = np.array([first.scores[seed] - second.scores[seed] for seed in seeds])
     difference = float(gains.mean())
     if len(seeds) < 3:
         return Paired(difference, None, "")
@@ -94,9 +94,9 @@ def holm(values: Sequence[float]) -> list[float]:
     [0.03, 0.04, 0.04]
     """
     corrected, largest = [0.0] * len(values), 0.0
-    for rank, place in enumerate(sorted(range(len(values)), key=lambda place: values[place])):
-        largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
-        corrected[place] = largest
+    for rank, index in enumerate(sorted(range(len(values)), key=lambda index: values[index])):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[index]))
+        corrected[index] = largest
     return corrected
 
 
@@ -167,8 +167,8 @@ def _value(experiment: Experiment, key: str) -> Any:
 
 def best_of(lines: Sequence[Line], data: str, head: str = "") -> Line | None:
     """The best method trained on one positive per row with this head; if there is none, the best of all."""
-    there = [line for line in lines if (line.data, line.head) == (data, head) and not line.varied]
-    usable = [line for line in there if not line.reference] or there
+    candidates = [line for line in lines if (line.data, line.head) == (data, head) and not line.varied]
+    usable = [line for line in candidates if not line.reference] or candidates
     return max(usable, key=lambda line: line.mean, default=None)
 
 
@@ -206,11 +206,11 @@ def pair_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
     """Every two methods on one data set."""
     rows = []
     plain = [line for line in lines if not line.varied]
-    for place, one in enumerate(plain):
-        for other in plain[place + 1 :]:
-            tested = paired_test(one, other) if (one.data, one.head) == (other.data, other.head) else None
+    for index, first in enumerate(plain):
+        for second in plain[index + 1 :]:
+            tested = paired_test(first, second) if (first.data, first.head) == (second.data, second.head) else None
             if tested is not None:
-                row = {"data": one.data, "head": one.head, "method": one.method, "other": other.method}
+                row = {"data": first.data, "head": first.head, "method": first.method, "other": second.method}
                 numbers = {"difference": round(tested.difference, 3), "p": tested.p, "test": tested.name}
                 rows.append({**row, **numbers})
     return with_corrected(rows, "data", "head")
@@ -242,8 +242,8 @@ def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
 
 def without_empty_columns(header: list[str], cells: list[list[str]]) -> tuple[list[str], list[list[str]]]:
     """A table's header and cells without the columns that are empty in every row."""
-    filled = [place for place in range(len(header)) if any(row[place] for row in cells)]
-    return [header[place] for place in filled], [[row[place] for place in filled] for row in cells]
+    filled = [column for column in range(len(header)) if any(row[column] for row in cells)]
+    return [header[column] for column in filled], [[row[column] for column in filled] for row in cells]
 
 
 def explain_p(lines: Sequence[Line]) -> str:

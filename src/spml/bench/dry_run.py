@@ -59,8 +59,8 @@ def dry_run(plan: Plan, out: Path | None = None) -> BenchTable:
         by_optuna = plan.optuna if search.space else None
         points = [search.base] if by_optuna else search.points()
         tried = by_optuna.trials if by_optuna else len(points)
-        every = plan.protocol.select_on == "every seed" or tried == 1
-        seeds = plan.seeds if every else plan.seeds[:1]
+        uses_all_seeds = plan.protocol.select_on == "every seed" or tried == 1
+        seeds = plan.seeds if uses_all_seeds else plan.seeds[:1]
         paper = papers.get((search.paper_setting(plan.protocol.paper), search.base.entry, search.base.data))
         for experiment in points:
             done += sum(runner.done(experiment.seeded(seed)) for seed in seeds) if runner else 0

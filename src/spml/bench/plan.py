@@ -138,8 +138,8 @@ def plan(
     datasets = {each.name: each.open(features=protocol.features, image_size=protocol.image_size) for each in sources}
     searches, notes = _runnable(searches, datasets, asked or ())
     if heads:
-        searches, left = _with_heads(searches, heads, datasets)
-        notes += left
+        searches, head_notes = _with_heads(searches, heads, datasets)
+        notes += head_notes
     notes += [f"{name}: {note}" for name, dataset in datasets.items() for note in dataset.notes]
     optuna = Optuna(trials or Optuna.trials, storage) if chosen == "optuna" else None
     return Plan(protocol, study, sources, datasets, searches, tuple(seeds) or protocol.seeds, optuna, notes)
@@ -163,8 +163,8 @@ def list_files() -> dict[str, list[tuple[str, str, str]]]:
         for name in shipped(kind):
             raw = read_toml(kind, name)
             on = raw.get("kind", " or ".join(side for side in ("images", "features") if side in raw))
-            where = f" ({raw['where']})" if raw.get("where") else ""
-            row = (name, raw["title"] + where, {"linear": "features", "finetune": "images"}.get(on, on))
+            reference = f" ({raw['where']})" if raw.get("where") else ""
+            row = (name, raw["title"] + reference, {"linear": "features", "finetune": "images"}.get(on, on))
             listed.setdefault(kind, []).append(row)
     return listed
 
@@ -232,21 +232,21 @@ def _with_heads(
     searches: Sequence[Search], heads: Sequence[str], datasets: Mapping[str, Dataset]
 ) -> tuple[list[Search], list[str]]:
     """Every search with every head, without methods that are designed for a head of another kind."""
-    result, left = list[Search](), dict[str, list[str]]()
+    result, left_out = list[Search](), dict[str, list[str]]()
     for head in dict.fromkeys(heads):
         for search in searches:
             base = search.base
             if head == "own" or (base.data in datasets and _own_head(base, datasets[base.data]) == head):
                 result.append(replace(search, head=head))
             elif METHODS[base.method].needs.head != "linear" or base.linear_init:
-                left.setdefault(head, []).append(base.entry)
+                left_out.setdefault(head, []).append(base.entry)
             else:
                 result.append(replace(search, base=replace(base, head=head, head_settings={}), head=head))
     if not result:
         raise InputError(f"nothing is left to run: none of these methods works with the head {', '.join(heads)}")
     notes = [
         f"{', '.join(dict.fromkeys(entries))}: left out with the head {head}; designed for another head or LinearInit."
-        for head, entries in left.items()
+        for head, entries in left_out.items()
     ]
     return result, notes
 
@@ -260,7 +260,7 @@ def _runnable(
 ) -> tuple[list[Search], list[str]]:
     """Leave out references where the full labels they need are unknown; raise an error if the user asked for one."""
     unknown = {name for name, data in datasets.items() if not data.fully_labelled[data.train].all()}
-    left: dict[str, list[str]] = {}
+    left_out: dict[str, list[str]] = {}
     kept = []
     for search in searches:
         if search.base.data in unknown and search.base.reference:
@@ -269,13 +269,13 @@ def _runnable(
                     f"{search.base.entry} learns from more than one positive per row, and the full labels of the "
                     f"training rows of {search.base.data} are unknown: leave it out of --methods"
                 )
-            left.setdefault(search.base.data, []).append(search.base.entry)
+            left_out.setdefault(search.base.data, []).append(search.base.entry)
         else:
             kept.append(search)
     if not kept:
         raise InputError("nothing is left to run: every method needs full labels, which these data do not have")
     notes = [
         f"{name}: {', '.join(dict.fromkeys(entries))} left out; the full labels of the training rows are unknown."
-        for name, entries in left.items()
+        for name, entries in left_out.items()
     ]
     return kept, notes

@@ -248,92 +248,94 @@ def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
 
 
 @contextmanager
-def errors_named(where: str) -> Iterator[None]:
+def errors_named(location: str) -> Iterator[None]:
     """Add the place in a file to errors."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{location}: {error}") from None
 
 
-def known_keys(where: str, table: Any, known: Mapping[str, Any]) -> None:
+def known_keys(location: str, table: Any, known: Mapping[str, Any]) -> None:
     """Check that every key is known and its value has the type given in `known`."""
     if not isinstance(table, dict):
-        raise InputError(f"{where} must be a table")
+        raise InputError(f"{location} must be a table")
     for key in table:
         if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}; the keys are {', '.join(sorted(known))}")
-        check_value(f"{where}: {key}", table[key], known[key])
+            raise InputError(f"{location}: unknown key {key!r}; the keys are {', '.join(sorted(known))}")
+        check_value(f"{location}: {key}", table[key], known[key])
 
 
-def check_value(where: str, value: Any, kind: Any) -> None:
+def check_value(location: str, value: Any, kind: Any) -> None:
     """Check the type of a value; None is written as "none"."""
-    check_type(where, value, kind, none='"none"')
+    check_type(location, value, kind, none='"none"')
 
 
-def check_distinct(where: str, values: Sequence[Any]) -> None:
+def check_distinct(location: str, values: Sequence[Any]) -> None:
     """Check that no value is repeated: it would run once and count twice."""
-    for place, value in enumerate(values):
-        if value in values[:place]:
-            raise InputError(f"{where} has {value!r} twice: give it once")
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise InputError(f"{location} has {value!r} twice: give it once")
 
 
-def check_settings(where: str, name: str, settings: Mapping[str, Any]) -> None:
+def check_settings(location: str, name: str, settings: Mapping[str, Any]) -> None:
     """Check the names and types of a method's settings."""
     kinds = METHODS[name].setting_types()
-    with errors_named(where):
+    with errors_named(location):
         parsed = {key: parsed_setting(value, kinds.get(key, Any)) for key, value in settings.items()}
     for key, value in parsed.items():
-        check_value(f"{where}: settings.{key}", value, kinds.get(key, Any))
-    with errors_named(where):
+        check_value(f"{location}: settings.{key}", value, kinds.get(key, Any))
+    with errors_named(location):
         method(name, **settings)
 
 
-def check_train_key(where: str, key: str, linear: bool) -> None:
+def check_train_key(location: str, key: str, linear: bool) -> None:
     """Check that a key `train.…` can be searched or varied."""
     can = [f"train.{name}" for name in _train_kinds(linear) if name != "views"]
     if key == "train.seed":
-        raise InputError(f"{where}: train.{_SEED}")
+        raise InputError(f"{location}: train.{_SEED}")
     if key not in can:
-        raise InputError(f"{where}: {key!r} is not one of {', '.join(can)}{', the settings of a linear head' * linear}")
+        raise InputError(
+            f"{location}: {key!r} is not one of {', '.join(can)}{', the settings of a linear head' * linear}"
+        )
 
 
-def one_of(where: str, key: str, value: Any, allowed: Sequence[str]) -> None:
+def one_of(location: str, key: str, value: Any, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise InputError(f"{where}: {key} must be one of {', '.join(allowed)}, not {value!r}")
+        raise InputError(f"{location}: {key} must be one of {', '.join(allowed)}, not {value!r}")
 
 
-def _check_entry(where: str, entry: str, table: Any, data: Mapping[str, Any], linear: bool) -> None:
-    known_keys(where, table, _ENTRY)
+def _check_entry(location: str, entry: str, table: Any, data: Mapping[str, Any], linear: bool) -> None:
+    known_keys(location, table, _ENTRY)
     name = table.get("method", entry)
     if name not in METHODS:
-        own = "For a method of your own, install its package or add --import FILE.py."
-        raise InputError(f"{where}: {unknown_name('method', name, METHODS)} {own}")
-    parts = [(where, table)]
+        hint = "For a method of your own, install its package or add --import FILE.py."
+        raise InputError(f"{location}: {unknown_name('method', name, METHODS)} {hint}")
+    parts = [(location, table)]
     for data_name, on in table.get("on", {}).items():
         if data_name not in data:
-            raise InputError(f"{where}: no data set {data_name!r}; available: {', '.join(data)}")
-        known_keys(f"{where}.on.{data_name}", on, _ON)
-        parts.append((f"{where}.on.{data_name}", on))
-    for place, part in parts:
-        check_settings(place, name, part.get("settings", {}))
-        _train(part.get("train", {}), place, linear)
-        _check_searched(place, name, _checked_grid(place, part.get("grid", {}), linear))
-    _checked_draw(where, table.get("draw", {}))
+            raise InputError(f"{location}: no data set {data_name!r}; available: {', '.join(data)}")
+        known_keys(f"{location}.on.{data_name}", on, _ON)
+        parts.append((f"{location}.on.{data_name}", on))
+    for part_location, part in parts:
+        check_settings(part_location, name, part.get("settings", {}))
+        _train(part.get("train", {}), part_location, linear)
+        _check_searched(part_location, name, _checked_grid(part_location, part.get("grid", {}), linear))
+    _checked_draw(location, table.get("draw", {}))
     for _, on in parts:
-        _linear_init((table, on), where)
+        _linear_init((table, on), location)
 
 
-def _check_searched(where: str, name: str, grid: Mapping[str, Sequence[Any]]) -> None:
+def _check_searched(location: str, name: str, grid: Mapping[str, Sequence[Any]]) -> None:
     for key, values in grid.items():
         table, _, setting = key.partition(".")
         for value in values if table == "settings" else ():
-            check_settings(f"{where}: grid", name, with_none({setting: value}))
+            check_settings(f"{location}: grid", name, with_none({setting: value}))
 
 
-def _checked_draw(where: str, table: Any) -> dict[str, Any]:
-    known_keys(f"{where}: draw", table, get_type_hints(LabelDraw))
-    with errors_named(where):
+def _checked_draw(location: str, table: Any) -> dict[str, Any]:
+    known_keys(f"{location}: draw", table, get_type_hints(LabelDraw))
+    with errors_named(location):
         LabelDraw(**table)
     return dict(table)
 
@@ -344,40 +346,40 @@ def _train_kinds(linear: bool) -> dict[str, Any]:
     return {name: kind for name, kind in kinds.items() if name != "seed" and (name in _LINEAR or not linear)}
 
 
-def _train(table: Mapping[str, Any], where: str, linear: bool) -> TrainSettings:
+def _train(table: Mapping[str, Any], location: str, linear: bool) -> TrainSettings:
     if "seed" in table:
-        raise InputError(f"{where}: train.{_SEED}")
-    known_keys(f"{where}: train", table, _train_kinds(linear))
+        raise InputError(f"{location}: train.{_SEED}")
+    known_keys(f"{location}: train", table, _train_kinds(linear))
     values = dict(table)
     if "views" in values:
-        known_keys(f"{where}: train.views", values["views"], get_type_hints(ViewSettings))
-    with errors_named(f"{where}: train"):
+        known_keys(f"{location}: train.views", values["views"], get_type_hints(ViewSettings))
+    with errors_named(f"{location}: train"):
         if "views" in values:
             values["views"] = ViewSettings(**with_tuples(values["views"]))
         return TrainSettings(**values)
 
 
-def _linear_init(parts: Iterable[Mapping[str, Any]], where: str) -> LinearInit | None:
+def _linear_init(parts: Iterable[Mapping[str, Any]], location: str) -> LinearInit | None:
     """The linear phase of an entry, with the values of its data set; None if the entry has none."""
     tables = [part["linear_init"] for part in parts if part.get("linear_init") is not None]
     for table in tables:
-        known_keys(f"{where}: linear_init", table, get_type_hints(LinearInit))
-    with errors_named(f"{where}: linear_init"):
+        known_keys(f"{location}: linear_init", table, get_type_hints(LinearInit))
+    with errors_named(f"{location}: linear_init"):
         return LinearInit(**{key: value for table in tables for key, value in table.items()}) if tables else None
 
 
-def _checked_grid(where: str, table: Mapping[str, Any], linear: bool) -> dict[str, tuple[Any, ...]]:
-    with errors_named(f"{where}: grid"):
+def _checked_grid(location: str, table: Mapping[str, Any], linear: bool) -> dict[str, tuple[Any, ...]]:
+    with errors_named(f"{location}: grid"):
         grid = flat(table)
     for key, values in grid.items():
         kind, _, name = key.partition(".")
         if kind not in ("train", "settings") or not name:
-            raise InputError(f"{where}: grid: {key!r} must start with settings. or train.")
-        check_distinct(f"{where}: grid: {key}", values)
+            raise InputError(f"{location}: grid: {key!r} must start with settings. or train.")
+        check_distinct(f"{location}: grid: {key}", values)
         if kind == "train":
-            check_train_key(f"{where}: grid", key, linear)
+            check_train_key(f"{location}: grid", key, linear)
             for value in values:
-                _train(with_none({name: value}), f"{where}: grid", linear)
+                _train(with_none({name: value}), f"{location}: grid", linear)
     return grid
 
 

@@ -85,18 +85,18 @@ def quickstart(
         If the folder holds runs on another number of scenes.
     """
     options = {part: round(rows * scale) for part, rows in QUICKSTART.items()}
-    left = [name for name in names if not (folder / name / PREDICTIONS).exists()]
-    for name in (name for name in names if name not in left):
+    unfinished = [name for name in names if not (folder / name / PREDICTIONS).exists()]
+    for name in (name for name in names if name not in unfinished):
         existing = open_run(folder / name).source["options"]
         if existing != options:
             raise InputError(
                 f"{folder / name} is a run on {existing['train']:,} scenes, not {options['train']:,}: choose another "
                 "folder, or the same scale as before"
             )
-    if left:
+    if unfinished:
         folder.mkdir(parents=True, exist_ok=True)
-        with ProcessPoolExecutor(len(left), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-            jobs = {name: pool.submit(_train, folder / name, name, options) for name in left}
+        with ProcessPoolExecutor(len(unfinished), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+            jobs = {name: pool.submit(_train, folder / name, name, options) for name in unfinished}
             _watch(folder, jobs, progress)
     return [_result(open_run(folder / name)) for name in names]
 

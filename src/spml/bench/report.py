@@ -37,11 +37,11 @@ def write_bench_report(
     curves = _curves(results)
     if curves is not None and not charts:
         parts.append(Section("curves-of-heads", "Over the epochs", tag("div", curves, class_="figures")))
-    pictured, left = _pictured(results, runner)
+    pictured, without_weights = _pictured(results, runner)
     if len(pictured) > 1:
         tables = [RunTables(run) for run in pictured]  # uncalibrated probabilities, as in the papers
         _, _, compared = comparison_opening(tables)
-        intro = f"Without {', '.join(left)}, whose weights were not kept." if left else ""
+        intro = f"Without {', '.join(without_weights)}, whose weights were not kept." if without_weights else ""
         parts.append(Section("methods", "What the runs recover", compared, intro))
         parts += comparison(tables, {})
     write_text(path, page(plan.title, plan.where, opening, parts))
@@ -99,14 +99,14 @@ def _pictured(results: Sequence[RunResult], runner: Runner) -> tuple[list[RunFol
         chosen = [result for result in chosen if result.experiment.train.seed == seed]
     runs = [runner.finished(result.experiment) for result in chosen]
     unseen = [result for result, run in zip(chosen, runs, strict=True) if run is None]
-    left = dict.fromkeys(result.experiment.entry for result in unseen if not result.row.get("diverged"))
-    return [run for run in runs if run is not None], list(left)
+    without_weights = dict.fromkeys(result.experiment.entry for result in unseen if not result.row.get("diverged"))
+    return [run for run in runs if run is not None], list(without_weights)
 
 
 def _html_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> Html:
     head = tag("tr", *(tag("th", name, scope="col") for name in header))
     rows = [
-        tag("tr", *(tag("th" if not place else "td", cell, data_name=header[place]) for place, cell in enumerate(row)))
+        tag("tr", *(tag("td" if column else "th", cell, data_name=header[column]) for column, cell in enumerate(row)))
         for row in cells
     ]
     return tag("div", tag("table", tag("thead", head), tag("tbody", *rows)), class_="card compare")

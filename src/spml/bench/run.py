@@ -65,8 +65,8 @@ def run(
     BenchTable
         The table of results; `out` holds it as table.md and table.csv, all runs as runs.csv, and report.html.
     """
-    places = [(each.path if each.path.is_dir() else each.path.parent).resolve() for each in plan.sources]
-    if out.resolve() in places and not (out / "runs").exists():
+    folders = [(source.path if source.path.is_dir() else source.path.parent).resolve() for source in plan.sources]
+    if out.resolve() in folders and not (out / "runs").exists():
         raise InputError(f"--out {out} is the folder of the data: use another folder")
     with lock_folder(out):
         runner = Runner(plan.sources, out / "runs", device=device, workers=workers, notify=notify)

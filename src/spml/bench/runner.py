@@ -76,16 +76,16 @@ class Runner:
     def rows(self, experiments: Sequence[Experiment]) -> list[Row]:
         """The result of every experiment, in their order; missing ones are run first."""
         self.out.mkdir(parents=True, exist_ok=True)
-        missing = {self.path(each): each for each in experiments if not self.done(each)}
+        missing = {self.path(experiment): experiment for experiment in experiments if not self.done(experiment)}
         if missing:
-            found = len({self.path(each) for each in experiments}) - len(missing)
-            self.notify(f"{len(missing)} runs to do" + (f", {found} already done" if found else ""))
+            done = len({self.path(experiment) for experiment in experiments}) - len(missing)
+            self.notify(f"{len(missing)} runs to do" + (f", {done} already done" if done else ""))
             clock = _Clock(len(missing), self.notify)
-            self._run_heads([each for each in missing.values() if each.features], clock)
-            self._run_networks([each for each in missing.values() if not each.features], clock)
+            self._run_heads([experiment for experiment in missing.values() if experiment.features], clock)
+            self._run_networks([experiment for experiment in missing.values() if not experiment.features], clock)
             if not all(path.exists() for path in missing):  # workers import the code anew
                 raise InputError("The code changed while the benchmark ran. Run the same command again to resume it")
-        return [read_row(self.path(each)) for each in experiments]
+        return [read_row(self.path(experiment)) for experiment in experiments]
 
     def path(self, experiment: Experiment) -> Path:
         """The file of an experiment's result."""
@@ -123,8 +123,8 @@ class Runner:
 
     def forget_weights(self, experiments: Sequence[Experiment], chosen: Sequence[Experiment]) -> None:
         """Delete the weights of heads that were not chosen; their results stay."""
-        kept = {self.path(each) for each in chosen}
-        for path in {self.path(each) for each in experiments if each.features} - kept:
+        kept = {self.path(experiment) for experiment in chosen}
+        for path in {self.path(experiment) for experiment in experiments if experiment.features} - kept:
             path.with_suffix(".safetensors").unlink(missing_ok=True)
 
     # Data
@@ -159,15 +159,15 @@ class Runner:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # a backbone without pretrained weights is always the same
             classifier = build_classifier(experiment.backbone, len(images.classes), image_size=experiment.image_size)
-        every = np.arange(len(images))
-        features = pooled_features(classifier, images.store, every, choose_device(self.device))
+        rows = np.arange(len(images))
+        features = pooled_features(classifier, images.store, rows, choose_device(self.device))
         with atomic_path(path) as temporary, temporary.open("wb") as file:
-            np.save(file, features.batch(every).numpy())
+            np.save(file, features.batch(rows).numpy())
 
     # Networks on images
 
     def _run_networks(self, experiments: Sequence[Experiment], clock: _Clock) -> None:
-        names = [each.entry for each in experiments]
+        names = [experiment.entry for experiment in experiments]
         for number, row in self._each(Runner.run_network, experiments, names, self.workers):
             name = names[number] + (f" ({experiments[number].head} head)" if experiments[number].head else "")
             result = f"{name} seed {row['seed']}: validation {100 * row['validation_map']:.2f}"
@@ -213,16 +213,17 @@ class Runner:
     def _run_heads(self, experiments: Sequence[Experiment], clock: _Clock) -> None:
         on_gpu = choose_device(self.device).type == "cuda"
         chunks: dict[tuple[Any, ...], list[Experiment]] = {}
-        for each in experiments:  # the heads of a chunk are trained as one matrix; a kill loses at most a chunk
-            train = each.train
-            alone = None if on_gpu else (each.entry, train.seed)  # on a CPU larger chunks are no faster
-            inputs = (each.data, each.backbone, each.image_size, each.draw)
-            key = (inputs, train.epochs, train.early_stopping, each.k, train.batch_size, alone)
-            chunks.setdefault(key, []).append(each)
+        for experiment in experiments:  # the heads of a chunk are trained as one matrix; a kill loses at most a chunk
+            train = experiment.train
+            alone = None if on_gpu else (experiment.entry, train.seed)  # on a CPU larger chunks are no faster
+            inputs = (experiment.data, experiment.backbone, experiment.image_size, experiment.draw)
+            key = (inputs, train.epochs, train.early_stopping, experiment.k, train.batch_size, alone)
+            chunks.setdefault(key, []).append(experiment)
         tasks, workers = list(chunks.values()), 1 if on_gpu else self.workers
         names = [chunk[0].entry for chunk in tasks]
         for number, seconds in self._each(Runner.run_chunk, tasks, names, workers, abrupt=True):
-            heads, methods = len(tasks[number]), ", ".join(dict.fromkeys(each.entry for each in tasks[number]))
+            heads = len(tasks[number])
+            methods = ", ".join(dict.fromkeys(experiment.entry for experiment in tasks[number]))
             clock.finished(heads, f"{heads} heads of {methods} in {seconds:.0f} s")
 
     def run_chunk(self, experiments: Sequence[Experiment]) -> float:
@@ -250,9 +251,9 @@ class Runner:
     def _write_head(
         self, experiment: Experiment, dataset: Dataset, rows: np.ndarray, result: HeadResult, seconds: float
     ) -> None:
-        path, more = self.path(experiment), {"seconds": seconds, "code": code_version(experiment.method)}
+        path, common = self.path(experiment), {"seconds": seconds, "code": code_version(experiment.method)}
         if not torch.isfinite(result.weight).all():
-            write_text(path, json.dumps(diverged(experiment) | more))
+            write_text(path, json.dumps(diverged(experiment) | common))
             return
         store = dataset.store
         assert isinstance(store, FeatureStore)
@@ -263,7 +264,7 @@ class Runner:
             "validation_map": max((score for score in result.validation if score == score), default=0.0),
             "validation_curve": result.validation,
             **measure(experiment, dataset, test, training),
-            **more,
+            **common,
         }
         write_tensors(path.with_suffix(".safetensors"), {"weight": result.weight, "bias": result.bias}, {})
         write_text(path, json.dumps(row))
@@ -348,8 +349,8 @@ class _Clock:
 
     def finished(self, runs: int, result: str) -> None:
         self.count += runs
-        left = (time.perf_counter() - self.started) / self.count * (self.total - self.count)
-        rest = f", about {duration(left)} left" if self.count < self.total else ""
+        seconds_left = (time.perf_counter() - self.started) / self.count * (self.total - self.count)
+        rest = f", about {duration(seconds_left)} left" if self.count < self.total else ""
         self.notify(f"[{self.count}/{self.total}] {result}{rest}")
 
 

@@ -208,7 +208,7 @@ def _side(stem: str, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _check_run(stem: str, raw: Mapping[str, Any], run: Any) -> None:
     if "title" not in raw or run is None:
         raise InputError(f"{stem}: {'run' if 'title' in raw else 'title'!r} is missing")
-    if not isinstance(run, list) or not run or not all(isinstance(one, str) for one in run):
+    if not isinstance(run, list) or not run or not all(isinstance(name, str) for name in run):
         raise InputError(f'{stem}: run must be a list of methods, such as ["an", "em"]')
     check_distinct(f"{stem}: run", run)
 
@@ -244,12 +244,12 @@ def _check_show(stem: str, show: Any) -> tuple[str, ...]:
     return tuple(measures)
 
 
-def _merge(where: str, protocol: dict[str, Any], changes: Mapping[str, Any]) -> None:
+def _merge(location: str, protocol: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Merge tables of `_ADDED`, and those of methods, with the protocol's; replace other values."""
     for key, value in changes.items():
         if key == "methods":
             existing = protocol.setdefault("methods", {})
-            known_keys(f"{where}: methods", value, dict.fromkeys(value, dict))
+            known_keys(f"{location}: methods", value, dict.fromkeys(value, dict))
             for entry, table in value.items():
                 existing[entry] = {**existing.get(entry, {}), **table}
         elif key in _ADDED:
@@ -258,17 +258,17 @@ def _merge(where: str, protocol: dict[str, Any], changes: Mapping[str, Any]) -> 
             protocol[key] = value
 
 
-def _check_varied(where: str, key: str, values: Any, features: bool) -> None:
+def _check_varied(location: str, key: str, values: Any, features: bool) -> None:
     """Raise an error for variations that cannot change the result, and for values of the wrong type."""
     table = key.partition(".")[0]
     if table == "train":
-        check_train_key(where, key, features)
+        check_train_key(location, key, features)
     if features and table in ("head", "head_settings"):
-        raise InputError(f"{where}: on features every head is linear, so {key} cannot be varied; it can on images")
-    for each in values.values() if isinstance(values, dict) else [values]:
-        check_distinct(f"{where}.{key}", each)
-        for value in each:
-            check_value(f"{where}.{key}", None if value == "none" else value, _VARIED.get(key, Any))
+        raise InputError(f"{location}: on features every head is linear, so {key} cannot be varied; it can on images")
+    for choices in values.values() if isinstance(values, dict) else [values]:
+        check_distinct(f"{location}.{key}", choices)
+        for value in choices:
+            check_value(f"{location}.{key}", None if value == "none" else value, _VARIED.get(key, Any))
 
 
 def interval_rows(datasets: Mapping[str, Dataset]) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ def read_toml(kind: str, name: str, folder: Path | None = None) -> dict[str, Any
     return raw
 
 
-def _check_depth(where: str, raw: Any) -> None:
+def _check_depth(location: str, raw: Any) -> None:
     """Raise `InputError` if tables are nested more deeply than any protocol's; dotted keys nest without limit."""
     level: list[Any] = [raw]
     for _ in range(_DEEPEST):
@@ -45,7 +45,7 @@ def _check_depth(where: str, raw: Any) -> None:
             if isinstance(inner, dict | list)
         ]
     if level:
-        raise InputError(f"{where}: tables and lists are nested more than {_DEEPEST} levels deep")
+        raise InputError(f"{location}: tables and lists are nested more than {_DEEPEST} levels deep")
 
 
 def change_value(raw: dict[str, Any], change: str) -> None:
@@ -87,7 +87,7 @@ def flat(table: Mapping[str, Any], data: Collection[str] = (), above: str = "") 
     for key, value in table.items():
         name = above + key
         if isinstance(value, dict) and value and set(value) <= set(data):
-            found[name] = {each: _list(f"{name}.{each}", values) for each, values in value.items()}
+            found[name] = {data_name: _list(f"{name}.{data_name}", values) for data_name, values in value.items()}
         elif isinstance(value, dict):
             found |= flat(value, data, f"{name}.")
         else:

@@ -64,22 +64,24 @@ def in_workers(
     threads = 1 if choose_device(device).type == "cpu" else None
     waiting = deque(range(len(tasks)))
     busy: set[Connection] = set()
-    crew: list[tuple[BaseProcess, Connection]] = []
+    processes: list[tuple[BaseProcess, Connection]] = []
     try:
         for _ in range(min(workers, len(tasks))):
-            here, there = context.Pipe()
+            parent_end, worker_end = context.Pipe()
             never, lifeline = context.Pipe(duplex=False)  # nothing is sent: it closes with this process, or before
-            process = context.Process(target=_serve, args=(there, never, work, threads, abrupt, imported_plugins()))
+            process = context.Process(
+                target=_serve, args=(worker_end, never, work, threads, abrupt, imported_plugins())
+            )
             process.start()
-            crew.append((process, lifeline))
-            there.close()  # so that the end of the worker is noticed
+            processes.append((process, lifeline))
+            worker_end.close()  # so that the end of the worker is noticed
             never.close()
-            busy.add(here)
-            _send(here, waiting.popleft(), tasks)
+            busy.add(parent_end)
+            _send(parent_end, waiting.popleft(), tasks)
         while busy:
             for worker in wait(list(busy)):
                 assert isinstance(worker, Connection)
-                number, result = _receive(worker, names, len(crew))
+                number, result = _receive(worker, names, len(processes))
                 if waiting:
                     _send(worker, waiting.popleft(), tasks)
                 else:
@@ -87,9 +89,9 @@ def in_workers(
                     worker.close()
                 yield number, result
     finally:
-        for end in (*busy, *(lifeline for _, lifeline in crew)):
+        for end in (*busy, *(lifeline for _, lifeline in processes)):
             end.close()
-        for ended, _ in crew:
+        for ended, _ in processes:
             ended.join()
 
 

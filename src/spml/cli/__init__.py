@@ -58,8 +58,8 @@ for _module in (
     app.command(_name, epilog=f"Example: {_module.EXAMPLE}")(_module.command)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(show: bool) -> None:
+    if show:
         from spml import __version__
 
         typer.echo(f"spml {__version__}")

@@ -55,8 +55,8 @@ def print_table(
     from rich.table import Table
 
     table = Table(title=title, show_header=any(columns))
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if column in numbers else "left", no_wrap=place == 0)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if column in numbers else "left", no_wrap=index == 0)
     for row in rows:
         table.add_row(*map(escape, row))
     Console(width=width).print(table)

@@ -45,13 +45,13 @@ def _extras() -> Iterator[tuple[str, str, str]]:
     trains = declared.get("train", [])
     for extra in sorted(declared, key=lambda name: (name != "train", name)):
         installed, missing = [], []
-        for package, wanted in declared[extra]:
-            if extra != "train" and (package, wanted) in trains:
+        for package, versions in declared[extra]:
+            if extra != "train" and (package, versions) in trains:
                 continue  # listed once, with `train`
             try:
                 installed.append(f"{package} {version(package)}")
             except PackageNotFoundError:
-                missing.append(package + wanted)
+                missing.append(package + versions)
         yield extra, ", ".join(installed), ", ".join(missing)
 
 

@@ -200,8 +200,8 @@ def apply(images: Tensor, parameters: ViewParameters) -> Tensor:
 
 def _strong(images: Tensor, strong: StrongParameters) -> Tensor:
     images = _cutout(images, strong)
-    for place in range(strong.operation.shape[1]):
-        _randaugment(images, strong.operation[:, place], strong.level[:, place])
+    for index in range(strong.operation.shape[1]):
+        _randaugment(images, strong.operation[:, index], strong.level[:, index])
     if bool((strong.jitter != 1).any()) or bool(strong.grey.any()):
         pixels = images.float()
         for factor, blend in zip(strong.jitter.unbind(1), (_brightness, _contrast, _colour), strict=True):
@@ -226,18 +226,18 @@ def _cutout(images: Tensor, strong: StrongParameters) -> Tensor:
 
 def _randaugment(images: Tensor, operation: Tensor, level: Tensor) -> None:
     """Apply one operation per row, in place."""
-    for name, how in _PIXELWISE.items():
-        chosen = operation == OPERATIONS.index(name)
-        _change(images, chosen, how, level[chosen])
+    for name, function in _PIXELWISE.items():
+        mask = operation == OPERATIONS.index(name)
+        _change(images, mask, function, level[mask])
     warped = torch.isin(operation, torch.tensor([OPERATIONS.index(name) for name in _WARPS]))
     _change(images, warped, _warp, _warp_matrices(operation[warped], level[warped], images), "grey")
 
 
-def _change(images: Tensor, chosen: Tensor, how: Callable[..., Tensor], *arguments: Any) -> None:
+def _change(images: Tensor, mask: Tensor, function: Callable[..., Tensor], *arguments: Any) -> None:
     """Change the chosen rows in place. `chosen` is on the CPU, which avoids waiting for the device."""
-    if bool(chosen.any()):
-        rows = _move(chosen.nonzero().squeeze(1), images.device)
-        images.index_copy_(0, rows, how(images.index_select(0, rows), *arguments))
+    if bool(mask.any()):
+        rows = _move(mask.nonzero().squeeze(1), images.device)
+        images.index_copy_(0, rows, function(images.index_select(0, rows), *arguments))
 
 
 # Geometric operations. A matrix (B, 2, 3) maps an output pixel (x, y, 1), counted from the centre, to its source.
@@ -254,16 +254,16 @@ def _crop_matrices(crop: Tensor, flip: Tensor, images: Tensor) -> Tensor:
 
 
 def _warp_matrices(operation: Tensor, level: Tensor, images: Tensor) -> Tensor:
-    def where(name: str) -> Tensor:
+    def level_of(name: str) -> Tensor:
         return torch.where(operation == OPERATIONS.index(name), level, 0.0)
 
-    angle = torch.deg2rad(where("rotate"))
+    angle = torch.deg2rad(level_of("rotate"))
     matrices = torch.empty(len(level), 2, 3)
     matrices[:, 0, 0] = matrices[:, 1, 1] = angle.cos()
-    matrices[:, 0, 1] = where("shear-x") - angle.sin()  # at most one of the two is nonzero
-    matrices[:, 1, 0] = where("shear-y") + angle.sin()
-    matrices[:, 0, 2] = -where("translate-x") * images.shape[-1]
-    matrices[:, 1, 2] = -where("translate-y") * images.shape[-2]
+    matrices[:, 0, 1] = level_of("shear-x") - angle.sin()  # at most one of the two is nonzero
+    matrices[:, 1, 0] = level_of("shear-y") + angle.sin()
+    matrices[:, 0, 2] = -level_of("translate-x") * images.shape[-1]
+    matrices[:, 1, 2] = -level_of("translate-y") * images.shape[-2]
     return matrices
 
 
@@ -337,15 +337,15 @@ def _equalize(images: Tensor, _: Tensor) -> Tensor:
     count, size = channels.shape
     offset = torch.arange(0, 256 * count, 256, device=images.device)[:, None]
     histogram = torch.zeros(256 * count, dtype=torch.long, device=images.device)
-    places = (channels + offset).flatten()
-    histogram.scatter_add_(0, places, torch.ones_like(places))
+    bins = (channels + offset).flatten()
+    histogram.scatter_add_(0, bins, torch.ones_like(bins))
     histogram = histogram.view(count, 256)
     highest = histogram.gather(1, channels.amax(dim=1, keepdim=True))
     step = torch.div(size - highest, 255, rounding_mode="floor")
     below = histogram.cumsum(1) - histogram
     spread = torch.div(below + torch.div(step, 2, rounding_mode="floor"), step.clamp(min=1), rounding_mode="floor")
     table = torch.where(step > 0, spread.clamp_(max=255), torch.arange(256, device=images.device))
-    return table.to(torch.uint8).flatten()[places].view_as(images)
+    return table.to(torch.uint8).flatten()[bins].view_as(images)
 
 
 def _posterize(images: Tensor, bits: Tensor) -> Tensor:

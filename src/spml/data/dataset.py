@@ -183,13 +183,13 @@ class Dataset:
 
     def __post_init__(self) -> None:
         rows = len(self.store)
-        for what, length in (("names", len(self.names)), ("labels", len(self.labels))):
+        for name, length in (("names", len(self.names)), ("labels", len(self.labels))):
             if length != rows:
-                raise InputError(f"{self.name}: there are {length} {what} for {rows} rows.")
+                raise InputError(f"{self.name}: there are {length} {name} for {rows} rows.")
         if self.truth is not None and self.truth._labels.shape != self.labels.shape:
             raise InputError(f"{self.name}: the truth is {self.truth!r}, the labels are {self.labels!r}.")
-        for what in PARTS:
-            object.__setattr__(self, what, row_indices(getattr(self, what), rows))
+        for name in PARTS:
+            object.__setattr__(self, name, row_indices(getattr(self, name), rows))
         used = np.concatenate([self.train, self.validation, self.test])
         if len(used) and np.bincount(used).max() > 1:
             raise InputError(f"{self.name}: a row is in two of train, validation and test, or twice in one.")

@@ -82,31 +82,32 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
         raise InputError(f"kind is {kind!r}: it must be one of {', '.join(FORMATS)}.")
     if kind == "scenes" and path != "scenes":
         raise InputError(f"{path}: the format scenes is built in: its path is the word scenes.")
-    place = Path(path)
-    if path != "scenes" and place.exists() and not (place.is_file() or place.is_dir()):  # a pipe would wait for ever
-        raise InputError(f"{place}: this is neither a regular file nor a folder.")
-    detected = kind or ("scenes" if path == "scenes" else _detect(place))
-    source = {"path": "scenes" if detected == "scenes" else str(place.resolve())}
-    if detected == "table" and place.is_dir():
-        place = _only_table(place)
+    location = Path(path)
+    is_special = location.exists() and not (location.is_file() or location.is_dir())
+    if path != "scenes" and is_special:  # reading a pipe would wait for ever
+        raise InputError(f"{location}: this is neither a regular file nor a folder.")
+    detected = kind or ("scenes" if path == "scenes" else _detect(location))
+    source = {"path": "scenes" if detected == "scenes" else str(location.resolve())}
+    if detected == "table" and location.is_dir():
+        location = _only_table(location)
     _check_options(detected, options)
     function = _function(detected)
-    dataset = function(**options) if detected == "scenes" else function(place, **options)
+    dataset = function(**options) if detected == "scenes" else function(location, **options)
     recorded = ({} if kind is None else {"kind": kind}) | _recorded(detected, options)
     return replace(dataset, source=source | {"kind": detected, "options": recorded})
 
 
 def _detect(path: Path) -> str:
     if not path.exists():
-        where = "" if path.is_absolute() else f" in {Path.cwd()}"
-        raise InputError(f"{path}: no such file or folder{where}")
+        hint = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise InputError(f"{path}: no such file or folder{hint}")
     if path.is_file():
         if path.suffix.lower() in _SPREADSHEETS:
             raise InputError(f"{path}: spreadsheets are not supported. Save the sheet as CSV, and open that file.")
         if path.suffix.lower() not in _BY_SUFFIX:
             raise InputError(f"{path}: this type of file is not supported. Supported data: {_described(FORMATS)}.")
         return _BY_SUFFIX[path.suffix.lower()]
-    fitting = [kind for kind, there in _layouts(path).items() if there]
+    fitting = [kind for kind, fits in _layouts(path).items() if fits]
     if not fitting:
         raise InputError(f"{path}: no supported data in this folder. Supported data: {_described(FORMATS)}.")
     if len(fitting) > 1:
@@ -148,12 +149,12 @@ def _layouts(path: Path) -> dict[str, bool]:
 def _holds_texts(path: Path) -> bool:
     """Whether there are text files and no images in the subfolders; the search ends at the first image."""
     texts = False
-    for place, folders, files in os.walk(path):
+    for folder, folders, files in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
         suffixes = {os.path.splitext(name)[1].lower() for name in files}
         if not suffixes.isdisjoint(SUFFIXES):
             return False
-        texts |= Path(place) != path and not suffixes.isdisjoint(TEXT_SUFFIXES)
+        texts |= Path(folder) != path and not suffixes.isdisjoint(TEXT_SUFFIXES)
     return texts
 
 

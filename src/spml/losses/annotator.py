@@ -38,11 +38,11 @@ def log_probability_observed(logits: Tensor, labels: Tensor) -> Tensor:
     size = max(_AT_ONCE // max(logits.numel(), 1), 1)
     parts = []
     for start in range(0, len(_SHARES), size):
-        some = slice(start, start + size)
+        part = slice(start, start + size)
         # 1 - p (1 - t) = (1 - p) + p t: a sum of positive numbers, nothing cancels
-        each = torch.where(labels == 0, torch.log(absent + _nodes(_SHARES[some], logits) * present), 0.0).sum(-1)
-        extra = (known - 1).clamp(min=0) * _nodes(np.log(_SHARES[some]), each[0])
-        parts.append(each + extra + _nodes(np.log(_MASSES[some]), each[0]))
+        log_terms = torch.where(labels == 0, torch.log(absent + _nodes(_SHARES[part], logits) * present), 0.0).sum(-1)
+        extra = (known - 1).clamp(min=0) * _nodes(np.log(_SHARES[part]), log_terms[0])
+        parts.append(log_terms + extra + _nodes(np.log(_MASSES[part]), log_terms[0]))
     log_probability = torch.logsumexp(torch.cat(parts), dim=0) + known.clamp(min=1).log()
     return torch.where(known > 0, log_probability, 0.0)
 

@@ -345,8 +345,8 @@ class Method(nn.Module):
         InputError
             If the method needs k and it is unknown or out of range.
         """
-        own = getattr(self.settings, "k", None)
-        self.k = problem.k if own is None else own
+        k = getattr(self.settings, "k", None)
+        self.k = problem.k if k is None else k
         if self.needs.k and self.k is None:
             raise InputError(
                 f"method {self.name!r} needs k, the average number of labels per row: give k, or a few fully "
@@ -516,7 +516,7 @@ def parsed_setting(value: Any, annotation: Any) -> Any:
     if isinstance(value, Mapping):
         for option in get_args(annotation) or (annotation,):
             if dataclasses.is_dataclass(option) and set(value) <= {f.name for f in dataclasses.fields(option)}:
-                nested = {name: tuple(each) if isinstance(each, list) else each for name, each in value.items()}
+                nested = {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
                 return cast(Any, option)(**nested)
     return value
 

@@ -140,9 +140,9 @@ class Lac(Plc):
         queue, queue_classes = self.queue_embeddings[:-1], self.queue_classes[:-1]
         filled, temperature = queue_classes >= 0, self.settings.temperature
         if self.settings.supervised_contrast:
-            every, takes_part = torch.cat([anchors, keys, queue]), torch.cat([valid, valid, filled])
+            all_embeddings, takes_part = torch.cat([anchors, keys, queue]), torch.cat([valid, valid, filled])
             cost = supervised_contrast(
-                every, torch.cat([classes, classes, queue_classes]), takes_part, temperature=temperature
+                all_embeddings, torch.cat([classes, classes, queue_classes]), takes_part, temperature=temperature
             )
             return cost.sum() / takes_part.sum().clamp(1)
         keys, key_classes = torch.cat([keys, queue]), torch.cat([classes, queue_classes])

@@ -88,8 +88,8 @@ class AsymmetricPseudoLabels(Method):
         count = (share * self.unknown.sum(-2, dtype=torch.float64)).long()
         scores = torch.where(open_entries, probabilities if lowest else -probabilities, torch.inf)
         order = scores.argsort(dim=-2, stable=True)
-        place = torch.arange(scores.shape[-2], device=scores.device)[:, None]
-        chosen = torch.zeros_like(open_entries).scatter(-2, order, (place < count).expand_as(order)) & open_entries
+        rank = torch.arange(scores.shape[-2], device=scores.device)[:, None]
+        chosen = torch.zeros_like(open_entries).scatter(-2, order, (rank < count).expand_as(order)) & open_entries
         if self.settings.hard:
             probabilities = torch.full_like(probabilities, 0.0 if lowest else 1.0)
         self.memory.values.copy_(torch.where(chosen, probabilities, self.memory.values))

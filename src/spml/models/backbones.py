@@ -320,22 +320,22 @@ def _load_file(net: Any, path: Path, name: str) -> None:
             f"--weights {path}: this is not a readable .safetensors file ({' '.join(str(error).split())[:200]}). Use "
             f"the file model.safetensors of timm's {name!r}"
         ) from None
-    wanted = net.state_dict()
+    expected = net.state_dict()
     heads = net.pretrained_cfg.get("classifier") or ()
     for head in (heads,) if isinstance(heads, str) else heads:
         stored = {key: tensor for key, tensor in stored.items() if not key.startswith(f"{head}.")}
-    stored = {key: wanted[key] for key in wanted if key.endswith("num_batches_tracked")} | stored
-    wrong = [key for key in wanted if key not in stored or stored[key].shape != wanted[key].shape]
-    if wrong or stored.keys() - wanted.keys():
-        odd = wrong[0] if wrong else min(stored.keys() - wanted.keys())
-        found = f"shape {tuple(stored[odd].shape)}" if odd in stored else "nothing"
-        needed = f"shape {tuple(wanted[odd].shape)}" if odd in wanted else "no such tensor"
+    stored = {key: expected[key] for key in expected if key.endswith("num_batches_tracked")} | stored
+    wrong = [key for key in expected if key not in stored or stored[key].shape != expected[key].shape]
+    if wrong or stored.keys() - expected.keys():
+        tensor_name = wrong[0] if wrong else min(stored.keys() - expected.keys())
+        found = f"shape {tuple(stored[tensor_name].shape)}" if tensor_name in stored else "nothing"
+        needed = f"shape {tuple(expected[tensor_name].shape)}" if tensor_name in expected else "no such tensor"
         raise InputError(
-            f"--weights {path}: the weights do not fit the network {name!r}: for {odd!r} the file has {found}, the "
-            f"network has {needed}"
+            f"--weights {path}: the weights do not fit the network {name!r}: for {tensor_name!r} the file has {found}, "
+            f"the network has {needed}"
         )
-    if odd := next((key for key, tensor in stored.items() if not bool(torch.isfinite(tensor).all())), ""):
-        raise InputError(f"--weights {path}: the tensor {odd!r} has values that are not finite")
+    if tensor_name := next((key for key, tensor in stored.items() if not bool(torch.isfinite(tensor).all())), ""):
+        raise InputError(f"--weights {path}: the tensor {tensor_name!r} has values that are not finite")
     net.load_state_dict(stored)
 
 

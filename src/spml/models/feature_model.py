@@ -2,7 +2,8 @@
 
 Every learner gives each class a score. The evidence for class c in a row is e_c = Σ wₘ·score_mc, where the scores of
 learners that compare classes with each other (softmax, votes) are centred: their mean over the classes is subtracted.
-A linear correction, learned from people's answers, may be added to it. Label c is then present with probability
+It may be normalised to log-probabilities of the classes, so that a class is the less likely to be present the stronger
+its competitors are. A linear correction, learned from people's answers, may be added to it. Label c is then present with probability
 p_c = σ(a·e_c + b_c), and with probability p_c / (1 − Π(1 − p)) in a row that has at least one label. Slope a and
 offsets b come from the annotator's likelihood (`spml.calibration`).
 """
@@ -199,6 +200,8 @@ class FeatureModel(nn.Module):
         Number of features per row.
     centred : bool
         Whether the scores of every learner are centred.
+    normalised : bool
+        Whether the weighted sum is normalised to log-probabilities of the classes.
     at_least_one : bool
         Whether every row has at least one label.
     correction : LinearLearner, optional
@@ -226,6 +229,7 @@ class FeatureModel(nn.Module):
         offsets: npt.NDArray[Any],
         dim: int,
         centred: bool = True,
+        normalised: bool = False,
         at_least_one: bool = True,
         correction: LinearLearner | None = None,
     ) -> None:
@@ -235,7 +239,7 @@ class FeatureModel(nn.Module):
         self.register_buffer("weights", torch.tensor(list(weights), dtype=torch.float64))
         self.register_buffer("slope", torch.tensor(slope, dtype=torch.float64))
         self.register_buffer("offsets", torch.as_tensor(offsets, dtype=torch.float64))
-        self.dim, self.centred, self.at_least_one = dim, centred, at_least_one
+        self.dim, self.centred, self.normalised, self.at_least_one = dim, centred, normalised, at_least_one
 
     @property
     def num_classes(self) -> int:
@@ -246,7 +250,7 @@ class FeatureModel(nn.Module):
         """What `feature_model_from_description` needs besides the state dict; JSON."""
         learners = [learner.description for learner in self.learners]
         known = {"features": self.dim, "num_classes": self.num_classes, "learners": learners}
-        known |= {"centred": self.centred, "at_least_one": self.at_least_one}
+        known |= {"centred": self.centred, "normalised": self.normalised, "at_least_one": self.at_least_one}
         return known if self.correction is None else {**known, "correction": True}
 
     def check(self) -> None:
@@ -296,11 +300,11 @@ class FeatureModel(nn.Module):
         Raises
         ------
         InputError
-            If a learner is not linear.
+            If a learner is not linear, or the evidence is normalised.
         """
         linear = self.linear_part()
-        if linear is None or not all(isinstance(each, LinearLearner) for each in self.learners):
-            raise InputError("the model is not linear: train it with base='linear'")
+        if linear is None or self.normalised or not all(isinstance(each, LinearLearner) for each in self.learners):
+            raise InputError("the model is not linear: train it with base='linear' and normalise=False")
         weight, bias = linear
         return self.slope * weight, self.slope * bias + self.offsets
 
@@ -348,6 +352,8 @@ class FeatureModel(nn.Module):
         total = torch.zeros_like(scores[0])
         for weight, score in zip(self.weights, scores, strict=False):
             total = total + weight.to(score.dtype) * (centred(score) if self.centred else score)
+        if self.normalised:
+            total = torch.log_softmax(total, -1)
         return total if self.correction is None else total + scores[-1]
 
     def presence_of(self, evidence: Tensor) -> Tensor:
@@ -411,6 +417,7 @@ def feature_model_from_description(description: Mapping[str, Any]) -> FeatureMod
         linear = each["kind"] == LinearLearner.kind
         learners.append(LinearLearner.empty(dim, classes) if linear else Forest.empty(classes, **sizes))
     options = {name: description[name] for name in ("centred", "at_least_one")}
+    options["normalised"] = description.get("normalised", False)  # models before this option have none
     if description.get("correction"):
         options["correction"] = LinearLearner.empty(dim, classes)
     return FeatureModel(learners, [1.0] * len(learners), slope=1.0, offsets=np.zeros(classes), dim=dim, **options)

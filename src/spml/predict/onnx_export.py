@@ -102,9 +102,9 @@ class _CalibratedNetwork(nn.Module):
         self.at_least_one, self.cautious = calibration.at_least_one, rule.reading == "cautious"
         self.correction = calibration.corrections[0]
         readings = calibration.readings
-        self.register_buffer("slopes", torch.tensor([each.slope for each in readings], dtype=torch.float32))
+        self.register_buffer("slopes", torch.tensor([reading.slope for reading in readings], dtype=torch.float32))
         self.register_buffer(
-            "offsets", torch.tensor(np.stack([each.offsets for each in readings]), dtype=torch.float32)
+            "offsets", torch.tensor(np.stack([reading.offsets for reading in readings]), dtype=torch.float32)
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -125,8 +125,8 @@ class _CalibratedNetwork(nn.Module):
             return present
         # 1 - Π (1 - p) = -expm1(x) with x = Σ log(1 - p), and expm1(x) = 2t / (1 - t) with t = tanh(x / 2)
         half = torch.tanh(-F.softplus(logits).sum(1, keepdim=True) / 2)
-        some = -2 * half / (1 - half)
-        return present / torch.where(some > 0, some, 1.0)
+        any_present = -2 * half / (1 - half)
+        return present / torch.where(any_present > 0, any_present, 1.0)
 
     def _corrected(self, confidences: Tensor) -> Tensor:
         """As `Recalibration` computes it."""

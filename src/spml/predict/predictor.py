@@ -292,7 +292,7 @@ class Labeller:
     def __init__(self, predictor: Predictor, *, threshold: float = 0.5, top: int = 1, recover: bool = False) -> None:
         self.predictor, self.threshold, self.top = predictor, threshold, top
         self.decision = predictor.decision if recover else None
-        self._index = {name: place for place, name in enumerate(predictor.classes)}
+        self._index = {name: index for index, name in enumerate(predictor.classes)}
 
     @property
     def schema(self) -> pa.Schema:
@@ -308,8 +308,8 @@ class Labeller:
         if self.decision is None:
             order = np.argsort(-probability, axis=1, kind="stable")
             ranked = np.take_along_axis(probability, order, axis=1)
-            row, place = np.nonzero((ranked >= self.threshold) | (np.arange(probability.shape[1]) < self.top))
-            label = order[row, place]
+            row, rank = np.nonzero((ranked >= self.threshold) | (np.arange(probability.shape[1]) < self.top))
+            label = order[row, rank]
             values: list[Any] = [probability[row, label]]
         else:
             calibration, rule = self.decision

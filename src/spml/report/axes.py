@@ -21,7 +21,7 @@ def round_ticks(low: float, high: float, about: int = 5, whole: bool = False) ->
     if whole:
         step = max(1.0, float(round(step)))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [place * step for place in range(first, last + 1)]
+    return [number * step for number in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -58,36 +58,36 @@ class MethodGroup:
             return "was trained on more than the observed labels"
         return "was trained on more labels per row" if self.more else ""
 
-    def values(self, of: Callable[[RunTables], float]) -> list[float]:
-        return [value for value in map(of, self.runs) if math.isfinite(value)]
+    def values(self, metric: Callable[[RunTables], float]) -> list[float]:
+        return [value for value in map(metric, self.runs) if math.isfinite(value)]
 
-    def mean(self, of: Callable[[RunTables], float]) -> float:
-        values = self.values(of)
+    def mean(self, metric: Callable[[RunTables], float]) -> float:
+        values = self.values(metric)
         return float(np.mean(values)) if values else float("nan")
 
-    def class_mean(self, of: Callable[[RunTables], Float64 | None]) -> Float64 | None:
+    def class_mean(self, metric: Callable[[RunTables], Float64 | None]) -> Float64 | None:
         """The mean over seeds of one value per class; None if a run has none."""
-        values = [of(tables) for tables in self.runs]
+        values = [metric(tables) for tables in self.runs]
         return None if any(v is None for v in values) else np.mean(np.stack([v for v in values if v is not None]), 0)
 
 
 def groups(tables: Sequence[RunTables]) -> list[MethodGroup]:
     """Group runs by everything but their seed, in order, and name the groups by what distinguishes them."""
     by_key: dict[str, list[RunTables]] = {}
-    for each in tables:
-        by_key.setdefault(json.dumps(_decided(each.run), sort_keys=True, default=str), []).append(each)
+    for item in tables:
+        by_key.setdefault(json.dumps(_decided(item.run), sort_keys=True, default=str), []).append(item)
     named = []
     for key, runs in by_key.items():
         method = runs[0].run.method
         alike = [json.loads(k) for k, m in by_key.items() if m[0].run.method == method]
-        own = json.loads(key)
-        differing = [name for name in own if any(other.get(name) != own[name] for other in alike)]
+        settings = json.loads(key)
+        differing = [name for name in settings if any(other.get(name) != settings[name] for other in alike)]
         if "model.head" in differing:  # another head has other settings: its name is enough
             differing = [name for name in differing if not name.startswith("model.head_settings")]
-        details = ", ".join(f"{name.rpartition('.')[2]} {own[name]}" for name in differing[:3])
+        details = ", ".join(f"{name.rpartition('.')[2]} {settings[name]}" for name in differing[:3])
         named.append(MethodGroup(f"{method} ({details})" if details else method, tuple(runs)))
     labels = [_labels_per_row(group.first.run) for group in named]
-    return [replace(group, more=each > min(labels) + 0.05) for group, each in zip(named, labels, strict=True)]
+    return [replace(group, more=item > min(labels) + 0.05) for group, item in zip(named, labels, strict=True)]
 
 
 def _labels_per_row(run: RunFolder) -> float:
@@ -153,8 +153,8 @@ def comparison(tables: Sequence[RunTables], landscapes: Landscapes) -> Iterator[
         "How much the loss increases around the trained network along two random directions, all on the same scale. "
         "A wide pale area is a flat minimum, which tends to generalise better."
     )
-    high = max((float(each.rise().max()) for each in landscapes.values()), default=0.0)
-    drawn = [landscape_chart(each, name, high) for name, each in landscapes.items()]
+    high = max((float(landscape.rise().max()) for landscape in landscapes.values()), default=0.0)
+    drawn = [landscape_chart(landscape, name, high) for name, landscape in landscapes.items()]
     yield from chart_section("landscape", "Loss landscape", drawn, intro)
     yield Section(
         "runs",
@@ -256,14 +256,14 @@ def _held_out(all_groups: Sequence[MethodGroup]) -> Html | None:
     """Held-out score of every method by epoch, averaged over its runs."""
     series = []
     for group in all_groups:
-        at: dict[float, list[float]] = {}
+        scores_at: dict[float, list[float]] = {}
         for tables in group.runs:
             for line in tables.run.epochs():
                 scores = [line[key] for key in ("validation_raw", "validation_averaged") if key in line]
                 if scores:
-                    at.setdefault(float(line["epoch"]), []).append(100 * max(scores))
-        if at:
-            series.append(Series.averaged(group.name, at))
+                    scores_at.setdefault(float(line["epoch"]), []).append(100 * max(scores))
+        if scores_at:
+            series.append(Series.averaged(group.name, scores_at))
     if not series:
         return None
     return line_chart(
@@ -354,15 +354,16 @@ def _separation(baseline: MethodGroup, other: MethodGroup) -> Html | None:
 
 def _runs(all_groups: Sequence[MethodGroup], best: RunTables) -> Iterator[Html]:
     """Each run, collapsed; the pictures of the best one are at the top of the page."""
-    place = 0
+    index = 0
     for group in all_groups:
         for number, tables in enumerate(group.runs):
             run = tables.run
-            each = 0 if number or best in group.runs else 4
-            parts = sections(tables, f"run{place}-", each=each, size=128, evidence=bool(each) or tables is best)
+            per_gallery = 0 if number or best in group.runs else 4
+            evidence = bool(per_gallery) or tables is best
+            parts = sections(tables, f"run{index}-", per_gallery=per_gallery, size=128, evidence=evidence)
             head = tag("summary", tag("b", run.name, class_="name"), " ", tag("small", f"{group.name}, {_seed(run)}"))
             yield tag("details", head, summary(tables), *(part.html() for part in parts), class_="card run")
-            place += 1
+            index += 1
 
 
 def _seed(run: RunFolder) -> str:

@@ -34,9 +34,9 @@ class Series:
         return Series(name, xs, [float(np.mean(values[x])) for x in xs], spread if repeated else None)
 
 
-def colour(place: int) -> str:
+def colour(index: int) -> str:
     """CSS classes of the n-th colour; after the last, colours repeat as dashed lines."""
-    return f"s{place % COLOURS + 1}" + (" again" if place >= COLOURS else "")
+    return f"s{index % COLOURS + 1}" + (" again" if index >= COLOURS else "")
 
 
 def figure(title: str, *parts: Html | None, note: str = "") -> Html:
@@ -93,8 +93,8 @@ def line_chart(
     parts: list[Html] = []
     if mark is not None and x.low <= mark[0] <= x.high:
         parts.append(_mark(plane, *mark))
-    for place, one in enumerate(series):
-        parts.append(tag("g", *_line(plane, one), class_=one.mark or colour(place)))
+    for index, line in enumerate(series):
+        parts.append(tag("g", *_line(plane, line), class_=line.mark or colour(index)))
     description = f"{title}. " + "; ".join(_in_words(s) for s in series)
     head = [x_label, *(s.name for s in series)]
     every_x = sorted({v for s in series for v in s.x if math.isfinite(v)})
@@ -102,7 +102,7 @@ def line_chart(
     rows = [[_formatted(v), *(_formatted(values.get(v)) for values in lookup)] for v in every_x]
     return figure(
         title,
-        legend([s.name for s in series], [s.mark or colour(place) for place, s in enumerate(series)]),
+        legend([s.name for s in series], [s.mark or colour(index) for index, s in enumerate(series)]),
         plane.drawing(*parts, description=description),
         numbers(head, rows),
         note=note,
@@ -188,8 +188,8 @@ def scatter(
 ) -> Html:
     """Named points and the line y = x."""
     both = [v for v in (*x, *y) if math.isfinite(v)]
-    one = Axis.over([0.0, *both])
-    high = one.high
+    axis = Axis.over([0.0, *both])
+    high = axis.high
     plane = Plane(Axis(0, high, x_label), Axis(0, high, y_label), height=290)
     diagonal = tag("line", class_="mark", x1=plane.at_x(0), y1=plane.at_y(0), x2=plane.at_x(high), y2=plane.at_y(high))
     points_drawn = [
@@ -255,8 +255,8 @@ class Spread:
 
 def spreads(entries: Sequence[Spread]) -> Html:
     """One line per entry on a common scale: a dot for every value, a ring for the reference value."""
-    every = [value for entry in entries for value in (*entry.values, entry.reference) if value is not None]
-    axis = Axis.over(every, room=0.03)
+    all_values = [value for entry in entries for value in (*entry.values, entry.reference) if value is not None]
+    axis = Axis.over(all_values, room=0.03)
 
     def at(value: float, kind: str, text: str) -> Html:
         return tag("span", text, class_=kind, style=f"left:{100 * axis.share(value):.1f}%")
@@ -273,8 +273,8 @@ def spreads(entries: Sequence[Spread]) -> Html:
     return tag("ol", *lines, scale, class_="bars")
 
 
-def _line(plane: Plane, one: Series) -> list[Html]:
-    points = [(x, y, w) for x, y, w in zip(one.x, one.y, one.spread or [0.0] * len(one.y), strict=True)]
+def _line(plane: Plane, series: Series) -> list[Html]:
+    points = [(x, y, w) for x, y, w in zip(series.x, series.y, series.spread or [0.0] * len(series.y), strict=True)]
     pieces: list[list[tuple[float, float, float]]] = [[]]
     for point in points:
         if math.isfinite(point[1]):
@@ -283,13 +283,13 @@ def _line(plane: Plane, one: Series) -> list[Html]:
             pieces.append([])
     drawn: list[Html] = []
     for piece in pieces:
-        if one.spread is not None and len(piece) > 1:
+        if series.spread is not None and len(piece) > 1:
             around = [(x, y + w) for x, y, w in piece] + [(x, y - w) for x, y, w in reversed(piece)]
             drawn.append(tag("path", class_="band", d=_path(plane, around) + "Z"))
         if len(piece) > 1:
             drawn.append(tag("path", class_="line", d=_path(plane, [(x, y) for x, y, _ in piece])))
         if len(points) <= 30:
-            drawn += [_dot(plane, x, y, f"{one.name}, {short(x)}: {_formatted(y)}", radius=2.6) for x, y, _ in piece]
+            drawn += [_dot(plane, x, y, f"{series.name}, {short(x)}: {_formatted(y)}", radius=2.6) for x, y, _ in piece]
     return drawn
 
 
@@ -302,27 +302,27 @@ def _path(plane: Plane, points: Sequence[tuple[float, float]]) -> str:
 
 
 def _mark(plane: Plane, x: float, name: str) -> Html:
-    place = plane.at_x(x)
+    position = plane.at_x(x)
     end = plane.x.share(x) > 0.6
     return join(
-        tag("line", class_="mark", x1=place, x2=place, y1=plane.at_y(plane.y.low), y2=plane.at_y(plane.y.high)),
+        tag("line", class_="mark", x1=position, x2=position, y1=plane.at_y(plane.y.low), y2=plane.at_y(plane.y.high)),
         tag(
             "text",
             name,
             class_="axis",
-            x=place + (-6 if end else 6),
+            x=position + (-6 if end else 6),
             y=plane.at_y(plane.y.high) + 10,
             text_anchor="end" if end else "start",
         ),
     )
 
 
-def _in_words(one: Series) -> str:
-    finite = [(x, y) for x, y in zip(one.x, one.y, strict=True) if math.isfinite(y)]
+def _in_words(series: Series) -> str:
+    finite = [(x, y) for x, y in zip(series.x, series.y, strict=True) if math.isfinite(y)]
     if not finite:
-        return f"{one.name}: no values"
+        return f"{series.name}: no values"
     (first_x, first), (last_x, last) = finite[0], finite[-1]
-    return f"{one.name}: {_formatted(first)} at {short(first_x)}, {_formatted(last)} at {short(last_x)}"
+    return f"{series.name}: {_formatted(first)} at {short(first_x)}, {_formatted(last)} at {short(last_x)}"
 
 
 def _formatted(value: float | None) -> str:

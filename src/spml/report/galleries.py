@@ -57,8 +57,8 @@ def marked_text(tables: RunTables, row: int, label: int) -> Html | None:
         tag("mark", piece, style=f"--share:{share:.2f}") if share else piece
         for piece, share in marked_words(run.encoder, text, weights[label])
     ]
-    more = "…" if len(run.store.texts([row])[0]) > _LETTERS else None
-    return tag("p", *parts, more, class_="passage")
+    ellipsis = "…" if len(run.store.texts([row])[0]) > _LETTERS else None
+    return tag("p", *parts, ellipsis, class_="passage")
 
 
 def picture(image: UInt8, alt: str, size: int) -> Html:
@@ -150,14 +150,14 @@ def gallery(title: str, note: str, cards: Sequence[Html]) -> Html | None:
     return tag("div", tag("h3", title), tag("p", note), tag("ul", *cards, class_="gallery"), class_="pictures")
 
 
-def galleries(tables: RunTables, each: int, size: int) -> list[Html | None]:
+def galleries(tables: RunTables, number: int, size: int) -> list[Html | None]:
     """Pictures of a run's recovered labels and of its errors."""
 
     def cards(picked: Iterable[tuple[int, int]]) -> list[Html]:
         return [card(tables, row, size, focus) for row, focus in picked]
 
     total = count(tables.recovery.count, "recovered label")
-    drawn = np.random.default_rng(0).permutation(tables.rows)[:each]
+    drawn = np.random.default_rng(0).permutation(tables.rows)[:number]
     sections = [
         gallery(
             "Random examples",
@@ -167,12 +167,12 @@ def galleries(tables: RunTables, each: int, size: int) -> list[Html | None]:
         gallery(
             "Most confident",
             f"The recovered labels with the highest confidence, out of {total}. Different classes first.",
-            cards(extremes(tables, tables.recovered, each)),
+            cards(extremes(tables, tables.recovered, number)),
         ),
         gallery(
             "Least confident",
             "Just above the threshold. If you check labels by hand, start here.",
-            cards(extremes(tables, tables.recovered, each, least=True)),
+            cards(extremes(tables, tables.recovered, number, least=True)),
         ),
     ]
     if tables.has_truth:
@@ -182,19 +182,19 @@ def galleries(tables: RunTables, each: int, size: int) -> list[Html | None]:
                 "Confident mistakes",
                 f"{wrong:,} of {count(tables.recovery.checked, 'recovered label')} are wrong. These are the most "
                 "confident ones.",
-                cards(extremes(tables, tables.wrong, each)),
+                cards(extremes(tables, tables.wrong, number)),
             ),
             gallery(
                 "Missed",
                 f"{missed:,} of {count(tables.recovery.missing, 'missing label')} were not recovered. These have the "
                 "lowest confidence.",
-                cards(extremes(tables, tables.missed, each, least=True)),
+                cards(extremes(tables, tables.missed, number, least=True)),
             ),
         ]
     return sections
 
 
-def extremes(tables: RunTables, among: Bool, wanted: int, least: bool = False) -> list[tuple[int, int]]:
+def extremes(tables: RunTables, among: Bool, limit: int, least: bool = False) -> list[tuple[int, int]]:
     """(row, label) of the most (or least) confident entries of a table: each row once, different labels first."""
     rows, labels = np.nonzero(among)
     confidence = tables.confidence[rows, labels]
@@ -202,15 +202,15 @@ def extremes(tables: RunTables, among: Bool, wanted: int, least: bool = False) -
     chosen: dict[int, int] = {}  # row: place
     used_labels: set[int] = set()
     for new_labels_only in (True, False):
-        for place in order:
-            row, label = int(rows[place]), int(labels[place])
-            if len(chosen) == wanted:
+        for index in order:
+            row, label = int(rows[index]), int(labels[index])
+            if len(chosen) == limit:
                 break
             if row not in chosen and not (new_labels_only and label in used_labels):
-                chosen[row] = int(place)
+                chosen[row] = int(index)
                 used_labels.add(label)
-    places = sorted(chosen.values(), key=lambda place: float(confidence[place]), reverse=not least)
-    return [(int(rows[place]), int(labels[place])) for place in places]
+    indices = sorted(chosen.values(), key=lambda index: float(confidence[index]), reverse=not least)
+    return [(int(rows[index]), int(labels[index])) for index in indices]
 
 
 def legend_of_chips(tables: RunTables) -> Html:

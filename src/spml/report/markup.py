@@ -30,7 +30,7 @@ def join(*children: Child) -> Html:
 
 def with_code(text: str) -> Html:
     """Text in which parts between backticks become <code>."""
-    return join(*(tag("code", part) if place % 2 else part for place, part in enumerate(text.split("`"))))
+    return join(*(tag("code", part) if index % 2 else part for index, part in enumerate(text.split("`"))))
 
 
 def _attribute(key: str, value: Attribute) -> str:

@@ -77,62 +77,70 @@ def tile(value: str, name: str, note: str = "") -> Html:
 
 def summary(tables: RunTables) -> Html:
     """The result of a run in one sentence and a few large numbers."""
-    run, recovery = tables.run, tables.recovery
-    what = noun(run)
-    given = int((tables.observed[tables.rows] > 0).sum())
-    each = "one label each" if run.labels.is_single_positive else f"{count(given, 'label')} in total"
-    sentence = (
-        f"The data has {count(len(tables.rows), what)} with {each}, and {count(len(run.classes), 'class', 'classes')}. "
-        f"The model recovered {count(recovery.count, 'missing label')}."
-    )
-    tiles = [tile(count(recovery.count), "labels recovered", f"in addition to {given:,} observed")]
-    if recovery.checked:
-        sentence += (
-            f" According to the full labels, {percent(recovery.precision)} of these are correct, and "
-            f"{percent(recovery.found)} of all missing labels were found."
-        )
-        tiles += [
-            tile(percent(recovery.precision), "precision", f"{recovery.right:,} of {recovery.checked:,} are correct"),
-            tile(percent(recovery.found), "recall", f"{recovery.right:,} of {recovery.missing:,} missing labels"),
-        ]
-    if tables.test_precision is not None:
-        tiles.append(tile(hundred(tables.test_map), "test mAP", f"on {count(len(run.test), what)}"))
-    elif run.best["score"] is not None:
-        judged = run.train if run.cross_fitted else run.validation
-        tiles.append(tile(hundred(run.best["score"]), "held-out score", f"on {count(len(judged), what)}"))
-    epochs = run.epochs()
+    run = tables.run
+    warning = None
+    if trained_on_more_labels(run):
+        text = f"This run is a reference: {run.method} was trained on more labels than the observed ones."
+        warning = tag("p", text, class_="notice")
     choice = "The best epoch is the one with the highest held-out score; its model is used."
     if run.cross_fitted:
         choice = "Every row was predicted by models that were not trained on its label."
-    else:
-        tiles.append(tile(str(run.best["epoch"]), "best epoch", f"of {len(epochs)}" if epochs else ""))
     explained = explanation(
-        (MAP if tables.test_precision is not None else HELD_OUT).replace("images", f"{what}s"),
+        (MAP if tables.test_precision is not None else HELD_OUT).replace("images", f"{noun(run)}s"),
         f"{RECOVERED} Observed labels have a confidence of 100%.",
         choice,
     )
-    warning = None
-    if trained_on_more_labels(run):
-        warning = tag(
-            "p",
-            f"This run is a reference: {run.method} was trained on more labels than the observed ones.",
-            class_="notice",
-        )
     return join(
-        tag("p", sentence, class_="lead"),
+        tag("p", _result_sentence(tables), class_="lead"),
         tag("p", "Method ", method_in_words(run), class_="method"),
         warning,
-        tag("div", *tiles, class_="tiles"),
+        tag("div", *_result_tiles(tables), class_="tiles"),
         explained,
     )
 
 
+def _result_sentence(tables: RunTables) -> str:
+    run, recovery = tables.run, tables.recovery
+    labels = "one label each" if run.labels.is_single_positive else f"{count(_observed(tables), 'label')} in total"
+    sentence = (
+        f"The data has {count(len(tables.rows), noun(run))} with {labels}, and "
+        f"{count(len(run.classes), 'class', 'classes')}. The model recovered {count(recovery.count, 'missing label')}."
+    )
+    if not recovery.checked:
+        return sentence
+    return (
+        f"{sentence} According to the full labels, {percent(recovery.precision)} of these are correct, and "
+        f"{percent(recovery.found)} of all missing labels were found."
+    )
+
+
+def _result_tiles(tables: RunTables) -> Iterator[Html]:
+    run, recovery, unit = tables.run, tables.recovery, noun(tables.run)
+    yield tile(count(recovery.count), "labels recovered", f"in addition to {_observed(tables):,} observed")
+    if recovery.checked:
+        yield tile(percent(recovery.precision), "precision", f"{recovery.right:,} of {recovery.checked:,} are correct")
+        yield tile(percent(recovery.found), "recall", f"{recovery.right:,} of {recovery.missing:,} missing labels")
+    if tables.test_precision is not None:
+        yield tile(hundred(tables.test_map), "test mAP", f"on {count(len(run.test), unit)}")
+    elif run.best["score"] is not None:
+        scored = run.train if run.cross_fitted else run.validation
+        yield tile(hundred(run.best["score"]), "held-out score", f"on {count(len(scored), unit)}")
+    if not run.cross_fitted:
+        epochs = len(run.epochs())
+        yield tile(str(run.best["epoch"]), "best epoch", f"of {epochs}" if epochs else "")
+
+
+def _observed(tables: RunTables) -> int:
+    """The number of observed labels."""
+    return int((tables.observed[tables.rows] > 0).sum())
+
+
 def sections(
-    tables: RunTables, prefix: str = "", *, each: int = 8, size: int = 192, evidence: bool = True
+    tables: RunTables, prefix: str = "", *, per_gallery: int = 8, size: int = 192, evidence: bool = True
 ) -> Iterator[Section]:
-    """All sections of one run, with `each` pictures per gallery of at most `size` pixels."""
-    if each:
-        yield pictures(tables, prefix, each, size)
+    """All sections of one run, with `per_gallery` pictures of at most `size` pixels in each gallery."""
+    if per_gallery:
+        yield pictures(tables, prefix, per_gallery, size)
     yield from _candidates(tables.run, prefix)
     yield from _training(tables.run, prefix)
     yield from _label_by_label(tables, prefix)
@@ -142,7 +150,7 @@ def sections(
     yield Section(f"{prefix}settings", "Settings", _settings(tables.run))
 
 
-def pictures(tables: RunTables, prefix: str, each: int, size: int, title: str = "Recovered labels") -> Section:
+def pictures(tables: RunTables, prefix: str, per_gallery: int, size: int, title: str = "Recovered labels") -> Section:
     """Galleries of examples with their observed and recovered labels."""
     run = tables.run
     notices = list(tables.notes)
@@ -155,7 +163,7 @@ def pictures(tables: RunTables, prefix: str, each: int, size: int, title: str = 
     body = join(
         *(tag("p", with_code(text), class_="notice") for text in notices),
         legend_of_chips(tables),
-        *galleries(tables, each, size),
+        *galleries(tables, per_gallery, size),
     )
     return Section(f"{prefix}recovered", title, body, intro)
 
@@ -165,16 +173,16 @@ def _candidates(run: RunFolder, prefix: str) -> Iterator[Section]:
     candidates = run.candidates()
     if not candidates:
         return
-    best = max(each["log_likelihood"] for each in candidates)
-    low = min(each["log_likelihood"] for each in candidates)
+    best = max(candidate["log_likelihood"] for candidate in candidates)
+    low = min(candidate["log_likelihood"] for candidate in candidates)
     entries = [
         Bar(
-            each["name"] + (f" · weight {each['weight']:.2f}" if each["chosen"] else ""),
-            0.05 + 0.95 * (each["log_likelihood"] - low) / max(best - low, 1e-9),
-            f"{each['log_likelihood']:.3f} ± {each['standard_error']:.3f}",
-            "s3" if each["chosen"] else "s1",
+            candidate["name"] + (f" · weight {candidate['weight']:.2f}" if candidate["chosen"] else ""),
+            0.05 + 0.95 * (candidate["log_likelihood"] - low) / max(best - low, 1e-9),
+            f"{candidate['log_likelihood']:.3f} ± {candidate['standard_error']:.3f}",
+            "s3" if candidate["chosen"] else "s1",
         )
-        for each in candidates
+        for candidate in candidates
     ]
     note = (
         "Mean log-likelihood of the observed labels of held-out rows, by cross-validation; higher is better. Learners "
@@ -277,7 +285,7 @@ def _histograms_over_epochs(lines: list[dict[str, Any]]) -> Html:
     """Histogram of the predictions for unobserved labels, one column per epoch (Cole et al. 2021, figure 2)."""
     counts = np.array([line["counts"] for line in lines], float).T
     shares = counts / np.maximum(counts.sum(axis=0, keepdims=True), 1)
-    epochs = [float(line.get("epoch", place + 1)) for place, line in enumerate(lines)]
+    epochs = [float(line.get("epoch", index + 1)) for index, line in enumerate(lines)]
     x = Axis(epochs[0] - 0.5, epochs[-1] + 0.5, "epoch", whole=True)
     return heat_map(
         np.sqrt(shares),
@@ -306,12 +314,12 @@ def _trust(tables: RunTables) -> Iterator[Html]:
         )
     known = tables.unknown & (tables.truth != 0)
     confidence, is_right = tables.confidence[known], tables.truth[known] > 0
-    place = np.minimum((confidence * 10).astype(int), 9)
-    sizes = np.bincount(place, minlength=10)
+    bin_of = np.minimum((confidence * 10).astype(int), 9)
+    sizes = np.bincount(bin_of, minlength=10)
     enough = np.flatnonzero(sizes >= min(10, len(confidence)))  # fewer are too noisy
-    x = [100 * float(confidence[place == i].mean()) for i in enough]
-    y = [100 * float(is_right[place == i].mean()) for i in enough]
-    spread = [_half_width(int(is_right[place == i].sum()), int(sizes[i])) for i in enough]
+    x = [100 * float(confidence[bin_of == i].mean()) for i in enough]
+    y = [100 * float(is_right[bin_of == i].mean()) for i in enough]
+    spread = [_half_width(int(is_right[bin_of == i].sum()), int(sizes[i])) for i in enough]
     yield line_chart(
         [Series("the model", x, y, spread), Series("ideal", [0.0, 100.0], [0.0, 100.0], mark="guide")],
         title="Calibration",
@@ -335,8 +343,8 @@ def precision_down_the_list(confidence: Any, right: Any, points: int = 60) -> tu
     kept = np.arange(1, len(order) + 1)
     shares = 100 * np.cumsum(right[order]) / kept
     # The first few are too noisy: one wrong label of two is half.
-    places = np.unique(np.linspace(min(len(kept), 20) - 1, len(kept) - 1, points).astype(int))
-    return kept[places].astype(float).tolist(), shares[places].tolist()
+    indices = np.unique(np.linspace(min(len(kept), 20) - 1, len(kept) - 1, points).astype(int))
+    return kept[indices].astype(float).tolist(), shares[indices].tolist()
 
 
 def _evidence(tables: RunTables, prefix: str, size: int) -> Iterator[Section]:

@@ -31,9 +31,9 @@ class StudyChart:
 def study_figure(study: StudyChart) -> Html:
     """Plot a study as a line chart; scores in [0, 1] are shown in percent."""
     points: dict[str, dict[float, list[float]]] = {}
-    for place, row in enumerate(study.rows):
-        points.setdefault(str(row.get(study.by, "")), {}).setdefault(_number(study, place, row, study.x), []).append(
-            100 * _number(study, place, row, study.y)
+    for index, row in enumerate(study.rows):
+        points.setdefault(str(row.get(study.by, "")), {}).setdefault(_number(study, index, row, study.x), []).append(
+            100 * _number(study, index, row, study.y)
         )
     series = [Series.averaged(name, values) for name, values in sorted(points.items())]
     note = study.note + (" The band shows one standard deviation over seeds." if any(s.spread for s in series) else "")
@@ -52,14 +52,14 @@ def studies_section(studies: Sequence[StudyChart]) -> Section:
     return Section("studies", "Studies", charts)
 
 
-def _number(study: StudyChart, place: int, row: Mapping[str, Any], column: str) -> float:
+def _number(study: StudyChart, index: int, row: Mapping[str, Any], column: str) -> float:
     try:
         number = float(row[column])
     except KeyError:
         columns = ", ".join(map(str, row))
-        raise InputError(f"{study.title}: row {place} has no column {column!r}; its columns are {columns}") from None
+        raise InputError(f"{study.title}: row {index} has no column {column!r}; its columns are {columns}") from None
     except (TypeError, ValueError):
-        raise InputError(f"{study.title}: row {place}, column {column!r} is {row[column]!r}, not a number") from None
+        raise InputError(f"{study.title}: row {index}, column {column!r} is {row[column]!r}, not a number") from None
     if not math.isfinite(number) or (study.log_x and column == study.x and number <= 0):
-        raise InputError(f"{study.title}: row {place}, column {column!r} is {number:g}, which cannot be plotted")
+        raise InputError(f"{study.title}: row {index}, column {column!r} is {number:g}, which cannot be plotted")
     return number

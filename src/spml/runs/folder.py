@@ -85,10 +85,10 @@ def stored_network(path: Path, model: dict[str, Any], tensors: Mapping[str, Tens
         if isinstance(error, InputError):
             raise
         raise damaged(path, f"the description of the network: {type(error).__name__}: {error}") from None
-    wanted = network.state_dict()
+    expected = network.state_dict()
     for name, tensor in tensors.items():
-        if name in wanted and tensor.dtype != wanted[name].dtype:
-            raise damaged(path, f"the tensor {name!r} is {tensor.dtype}, expected {wanted[name].dtype}")
+        if name in expected and tensor.dtype != expected[name].dtype:
+            raise damaged(path, f"the tensor {name!r} is {tensor.dtype}, expected {expected[name].dtype}")
         may_be_infinite = name.endswith((".deviation", ".threshold"))  # of a constant feature; of a tree
         if not bool((~torch.isnan(tensor) if may_be_infinite else torch.isfinite(tensor)).all()):
             raise InputError(
@@ -356,10 +356,10 @@ def check_files(folder: Path, record: RunRecord, names: Collection[str] | None =
         message = f"{folder} was trained by an earlier version of spml, which recorded no digests of its files: "
         warnings.warn(f"{message}changes to them cannot be detected.", RunWarning, stacklevel=1)
     if (folder / "best.safetensors").exists():
-        of_best, own = dict(read_record(folder / "best.safetensors", BestRecord)), dict(record)
+        of_best, own_record = dict(read_record(folder / "best.safetensors", BestRecord)), dict(record)
         of_best.pop("best")
-        own.pop("files", None)
-        if of_best != own:
+        own_record.pop("files", None)
+        if of_best != own_record:
             raise InputError(f"{folder / 'best.safetensors'} belongs to another run than run.json. {_RESTORE}")
 
 
@@ -419,12 +419,12 @@ def check_output_path(out: Path, folder: Path) -> None:
     if not (folder / PREDICTIONS).exists():  # an unfinished run does not record where its data is
         return
     source = read_record(folder / PREDICTIONS, PredictionsRecord)["source"]
-    place, data, options = out.resolve(), Path(source["path"]), source["options"]
-    if place in (data, Path(options.get("labels") or data)):
+    target, data, options = out.resolve(), Path(source["path"]), source["options"]
+    if target in (data, Path(options.get("labels") or data)):
         raise InputError(f"--out {out} is a file the run was trained on: use another path")
     suffix, home = out.suffix.lower(), data if data.is_dir() else data.parent
     of_images = {home, Path(options.get("image_root") or home)}
-    if (suffix in _TABLES and place.parent == data) or (suffix in SUFFIXES and of_images & set(place.parents)):
+    if (suffix in _TABLES and target.parent == data) or (suffix in SUFFIXES and of_images & set(target.parents)):
         raise InputError(
             f"--out {out} lies in the data folder {home}, where it would be mistaken for data: use another folder"
         )

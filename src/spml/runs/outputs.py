@@ -41,8 +41,8 @@ def writing_output(out: Path, *folders: Path, force: bool = False) -> Iterator[N
 def check_not_of_a_run(out: Path) -> None:
     """Raise `InputError` if a path is a file of a run itself, or is no regular file."""
     check_target(out)
-    place = out.resolve()
-    if (place.parent / "run.json").exists() and place.name.lower() in (*RUN_FILES, OUTPUTS, "log.jsonl", ".lock"):
+    target = out.resolve()
+    if (target.parent / "run.json").exists() and target.name.lower() in (*RUN_FILES, OUTPUTS, "log.jsonl", ".lock"):
         raise InputError(f"--out {out} is a file of the run itself: use another name")
 
 

@@ -68,6 +68,7 @@ class NetworkRecord(TypedDict, total=False):
     features: Size
     learners: list[dict[str, Any]]
     centred: bool
+    normalised: bool
     at_least_one: bool
     correction: bool
 

@@ -40,13 +40,13 @@ class Processes:
 
         If the batch does not divide evenly, the last shares repeat the last position; `gather` drops the repeats.
         """
-        each = -(-total // self.count)
-        return np.minimum(np.arange(self.rank * each, (self.rank + 1) * each), total - 1)
+        size = -(-total // self.count)
+        return np.minimum(np.arange(self.rank * size, (self.rank + 1) * size), total - 1)
 
     def own(self, total: int) -> int:
         """The number of positions in `share` that are not repeats."""
-        each = -(-total // self.count)
-        return max(0, min(each, total - self.rank * each))
+        size = -(-total // self.count)
+        return max(0, min(size, total - self.rank * size))
 
     def gather(self, values: Tensor, total: int) -> Tensor:
         """The whole batch from the shares of all processes. Differentiable."""

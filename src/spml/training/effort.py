@@ -79,18 +79,18 @@ def plan_training(
     steps_per_epoch = max(1, math.ceil(rows / (options.batch_size or BATCH_SIZE)))
     thorough = effort == "thorough" or device.type != "cpu"
     enough = min(max(math.ceil(STEPS / steps_per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
-    wanted = options.epochs or (enough if thorough or minutes else FEWEST_EPOCHS)
+    epochs = options.epochs or (enough if thorough or minutes else FEWEST_EPOCHS)
     if effort == "quick":
-        return Plan(True, False, wanted, "Training a classifier on the features of the frozen network (effort quick).")
+        return Plan(True, False, epochs, "Training a classifier on the features of the frozen network (effort quick).")
     direct = given or impossible or several_processes() or not held_out
     if direct or (effort == "normal" and device.type != "cpu"):
-        return Plan(False, True, wanted, f"Training the whole network for {wanted} epochs.")
+        return Plan(False, True, epochs, f"Training the whole network for {epochs} epochs.")
     if effort == "normal" and minutes is None:
         reason = "on a CPU, training the whole network takes much longer (try --minutes 30, or --effort thorough)"
-        return Plan(True, False, wanted, f"Training a classifier on the features of the frozen network: {reason}.")
+        return Plan(True, False, epochs, f"Training a classifier on the features of the frozen network: {reason}.")
     limit = "" if minutes is None else f", within {minutes:g} min"
     reason = "then the whole network from it"
-    return Plan(True, True, wanted, f"Training a classifier on the features of the frozen network, {reason}{limit}.")
+    return Plan(True, True, epochs, f"Training a classifier on the features of the frozen network, {reason}{limit}.")
 
 
 class Default(NamedTuple):

@@ -28,9 +28,9 @@ def selection_score(probabilities: Tensor, labels: Labels) -> float:
 def unobserved_counts(probabilities: Tensor, labels: Labels, bins: int = 20) -> list[int]:
     """Histogram over [0, 1] of the predictions for all labels that are not known positives."""
     unobserved = torch.from_numpy(labels.dense() <= 0).to(probabilities.device)
-    place = (probabilities * bins).long().clamp(0, bins - 1)
+    bin_of = (probabilities * bins).long().clamp(0, bins - 1)
     counts = torch.zeros(bins, dtype=torch.long, device=probabilities.device)
-    counts.scatter_add_(0, place.flatten(), unobserved.flatten().long())
+    counts.scatter_add_(0, bin_of.flatten(), unobserved.flatten().long())
     return [int(count) for count in counts.tolist()]
 
 
@@ -83,22 +83,22 @@ def predict_each(
     for number in batch_numbers(store, rows, batch_size, share=processes.share):
         start = number * batch_size
         chunk = rows[start : start + batch_size]
-        own = processes.share(len(chunk))
-        inputs = filled(read_rows(store, chunk[own], device), full)
+        share = processes.share(len(chunk))
+        inputs = filled(read_rows(store, chunk[share], device), full)
         if inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        for place, network in enumerate(networks):
+        for index, network in enumerate(networks):
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                 logits = network(inputs).logits
-            probabilities = processes.gather(activated(logits[: len(own)].float(), activation), len(chunk))
+            probabilities = processes.gather(activated(logits[: len(share)].float(), activation), len(chunk))
             if number == 0:
-                results[place] = probabilities.new_empty(len(rows), probabilities.shape[1])
-            results[place][start : start + len(chunk)] = probabilities
+                results[index] = probabilities.new_empty(len(rows), probabilities.shape[1])
+            results[index][start : start + len(chunk)] = probabilities
     for network, was_training in zip(networks, were_training, strict=True):
         network.train(was_training)
     if (np.diff(order) < 0).any():
-        back = torch.from_numpy(np.argsort(order)).to(device)
-        results = [result[back] for result in results]
+        inverse = torch.from_numpy(np.argsort(order)).to(device)
+        results = [result[inverse] for result in results]
     return results
 
 

@@ -197,9 +197,14 @@ def with_drawn_labels(dataset: Dataset, draw: LabelDraw | None) -> Dataset:
         return dataset
     rows, labels = draw.select(dataset)
     dense = labels.dense()
-    at, columns = np.nonzero(dense)
+    known, columns = np.nonzero(dense)
     entries = Entries.from_coordinates(
-        rows[at], columns, dense[at, columns], num_rows=len(dataset), num_classes=len(dataset.classes), default=0
+        rows[known],
+        columns,
+        dense[known, columns],
+        num_rows=len(dataset),
+        num_classes=len(dataset.classes),
+        default=0,
     )
     return replace(
         dataset, labels=Labels.from_entries(entries, dataset.classes, ids=dataset.names.tolist()), train=rows

@@ -182,7 +182,7 @@ def _all_for_training(dataset: Dataset) -> Dataset:
 
 
 def _check_out(out: Path, data: str | Path | Dataset) -> None:
-    if file := next((place for place in (out, *out.parents) if place.is_file()), None):
+    if file := next((parent for parent in (out, *out.parents) if parent.is_file()), None):
         raise InputError(f"--out {out}: {file} is a file; choose a folder for the run")
     path = data.source.get("path", "") if isinstance(data, Dataset) else data
     if path and Path(path).exists() and out.resolve() == Path(path).resolve():
@@ -221,13 +221,13 @@ def _train_settings(options: TrainOptions, epochs: int, rows: int, device: torch
 def _open(data: str | Path | Dataset, usual: int, size: int | None, given: Mapping[str, Any]) -> Dataset:
     """Open the data with images of this size, or of the usual one, unless they have a fixed size."""
     options = {name: value for name, value in given.items() if value is not None}
-    wanted = size or usual
+    image_size = size or usual
     if isinstance(data, Dataset):
-        return _resized(data, wanted, explicit=size is not None)
+        return _resized(data, image_size, explicit=size is not None)
     fixed = options.get("kind") in ("features", "texts") or str(data).lower().endswith((".npy", ".npz"))
     if str(data) == "scenes" or fixed or (options.get("kind") is None and is_text_folder(Path(data))):
         return open_data(data, **options)
-    return open_data(data, **{"size": wanted, **options})
+    return open_data(data, **{"size": image_size, **options})
 
 
 def _resized(data: Dataset, size: int, explicit: bool) -> Dataset:
@@ -239,8 +239,9 @@ def _resized(data: Dataset, size: int, explicit: bool) -> Dataset:
         if explicit:
             raise InputError(f"size {size} does not fit the data set, whose images have {store.size} pixels")
         return data
-    other = open_data(data.source["path"], **{**opened, "kind": data.source["kind"], "size": size})
-    return replace(data, store=other.store, source=other.source) if list(other.names) == list(data.names) else data
+    reopened = open_data(data.source["path"], **{**opened, "kind": data.source["kind"], "size": size})
+    same_rows = list(reopened.names) == list(data.names)
+    return replace(data, store=reopened.store, source=reopened.source) if same_rows else data
 
 
 def _check_no_options(given: Mapping[str, Any], kind: str, data: str) -> None:

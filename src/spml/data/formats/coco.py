@@ -105,17 +105,17 @@ def _instances(path: Path) -> _Instances:
         raise InputError(f"{path}: this is not COCO json of images, annotations and categories ({reason}).") from error
     categories = _fields(path, "categories", lists[0], "id", "name")
     images = _fields(path, "images", lists[1], "id", "file_name")
-    for values, what in ((categories, "category"), (images, "image")):
-        need_distinct(path, (identity for identity, _ in values), f"{what} id")
-        need_distinct(path, (str(name) for _, name in values), f"{what} name")
+    for values, kind in ((categories, "category"), (images, "image")):
+        need_distinct(path, (identity for identity, _ in values), f"{kind} id")
+        need_distinct(path, (str(name) for _, name in values), f"{kind} name")
     classes = {category: str(name) for category, name in categories}
     files = {image: str(name) for image, name in images}
     labels: dict[int | str, list[str]] = {image: [] for image in files}
-    for place, (image, category) in enumerate(_fields(path, "annotations", lists[2], "image_id", "category_id")):
+    for index, (image, category) in enumerate(_fields(path, "annotations", lists[2], "image_id", "category_id")):
         if image not in files:
-            raise InputError(f"{path}: annotations[{place}] refers to image {image!r}, which is not listed.")
+            raise InputError(f"{path}: annotations[{index}] refers to image {image!r}, which is not listed.")
         if category not in classes:
-            raise InputError(f"{path}: annotations[{place}] refers to category {category!r}, which is not listed.")
+            raise InputError(f"{path}: annotations[{index}] refers to category {category!r}, which is not listed.")
         labels[image].append(classes[category])
     if not any(labels.values()):
         raise InputError(f"{path}: it has no annotations.")
@@ -132,12 +132,12 @@ def _list(content: Any, key: str) -> list[Any]:
 def _fields(path: Path, key: str, entries: list[Any], first: str, second: str) -> list[tuple[Any, Any]]:
     """Two fields of each entry; both must be text or numbers."""
     found = []
-    for place, entry in enumerate(entries):
-        one, other = (entry.get(first), entry.get(second)) if isinstance(entry, dict) else (None, None)
-        if not (_is_plain(one) and _is_plain(other)):
-            field = second if _is_plain(one) else first
-            raise InputError(f"{path}: {key}[{place}] has no {field!r} that is text or a number.")
-        found.append((one, other))
+    for index, entry in enumerate(entries):
+        first_value, second_value = (entry.get(first), entry.get(second)) if isinstance(entry, dict) else (None, None)
+        if not (_is_plain(first_value) and _is_plain(second_value)):
+            field = second if _is_plain(first_value) else first
+            raise InputError(f"{path}: {key}[{index}] has no {field!r} that is text or a number.")
+        found.append((first_value, second_value))
     return found
 
 

@@ -69,9 +69,10 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             table = table.rename_columns(names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        if odd := re.search(r"Expected (\d+) columns, got (\d+): (.*)", reason):  # it does not always count the rows
-            expected, there, line = odd.groups()
-            raise InputError(f"{path}: the row {line!r} has {there} cells, the header {expected}.") from error
+        mismatch = re.search(r"Expected (\d+) columns, got (\d+): (.*)", reason)  # it does not always count the rows
+        if mismatch:
+            expected, actual, line = mismatch.groups()
+            raise InputError(f"{path}: the row {line!r} has {actual} cells, the header {expected}.") from error
         raise InputError(f"{path}: the table cannot be read ({reason}); it must be UTF-8 CSV or parquet.") from error
     if path.suffix.lower() in (".csv", ".tsv") and _looks_like_numbers(names):
         raise InputError(f"{path}: the first line, {listed(names)}, must contain the column names: add them.")
@@ -128,7 +129,7 @@ def _looks_like_numbers(names: Sequence[str]) -> bool:
     if not all(_NUMBER.fullmatch(name.strip()) for name in names):
         return False
     return [name.strip() for name in names] not in (
-        [str(start + place) for place in range(len(names))] for start in (0, 1)
+        [str(start + index) for index in range(len(names))] for start in (0, 1)
     )
 
 
@@ -299,9 +300,9 @@ def unused_columns(path: Path, table: pa.Table, used: Sequence[str]) -> list[str
         if 2 * len(wrong) > len(cells) or not cells:
             continue
         row, cell = next(((row, cell) for row, cell in wrong), cells[0])
-        what = "not a number like most of the column" if wrong else "a number with a comma: use a decimal point"
+        problem = "not a number like most of the column" if wrong else "a number with a comma: use a decimal point"
         raise InputError(
-            f"{path}: {place(row)}, column {name!r} is {cell!r}, {what}. Correct it, or delete the column."
+            f"{path}: {place(row)}, column {name!r} is {cell!r}, {problem}. Correct it, or delete the column."
         )
     return unused
 
@@ -336,10 +337,9 @@ def feature_matrix(path: Path, table: pa.Table, names: list[str], first: int = 0
     if len(names) == 1 and is_list(table.schema.field(names[0]).type):
         lists = table[names[0]].combine_chunks()
         lengths = pa.compute.list_value_length(lists).to_numpy()
-        if len(odd := np.flatnonzero(lengths != lengths[:1])):
-            raise InputError(
-                f"{path}: {place(first + odd[0])} has {lengths[odd[0]]} features, row {first + 1} has {lengths[0]}."
-            )
+        if len(ragged := np.flatnonzero(lengths != lengths[:1])):
+            row, length = ragged[0], lengths[ragged[0]]
+            raise InputError(f"{path}: {place(first + row)} has {length} features, row {first + 1} has {lengths[0]}.")
         flat = pa.compute.list_flatten(lists).to_numpy(zero_copy_only=False)
         return np.array(flat, np.float32).reshape(len(lists), -1)
     matrix = np.empty((table.num_rows, len(names)), np.float32)

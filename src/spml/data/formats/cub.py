@@ -65,17 +65,19 @@ def from_cub(path: FilePath, *, certainty: int = 1, **options: Unpack[OfficialOp
 
 def _attribute_names(root: Path) -> Path:
     """attributes.txt, which is next to CUB_200_2011 in the archive, but inside it in some copies."""
-    places = (root.parent / "attributes.txt", root / "attributes.txt", root / "attributes" / "attributes.txt")
-    return next((place for place in places if place.is_file()), None) or need_file(places[0], ARCHIVE)
+    candidates = (root.parent / "attributes.txt", root / "attributes.txt", root / "attributes" / "attributes.txt")
+    return next((candidate for candidate in candidates if candidate.is_file()), None) or need_file(
+        candidates[0], ARCHIVE
+    )
 
 
 def _numbered(path: Path) -> list[str]:
     """The values of lines "number value", numbered from 1."""
     values = []
-    for place, line in enumerate(read_lines(path), start=1):
+    for index, line in enumerate(read_lines(path), start=1):
         number, _, value = line.partition(" ")
-        if number != str(place) or not value:
-            raise InputError(f"{path}: line {place} is {line!r}: expected '{place}' and a value.")
+        if number != str(index) or not value:
+            raise InputError(f"{path}: line {index} is {line!r}: expected '{index}' and a value.")
         values.append(value.strip())
     return values
 

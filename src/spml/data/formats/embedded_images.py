@@ -53,7 +53,7 @@ def _rows_without_bytes(file: Any, column: str, is_struct: bool) -> list[int]:
     first = 0
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)
-        chunks = (group.column(place) for place in range(group.num_columns))
+        chunks = (group.column(index) for index in range(group.num_columns))
         statistics = next(chunk.statistics for chunk in chunks if chunk.path_in_schema == leaf)
         if statistics is None or not statistics.has_null_count or statistics.null_count:
             cells = file.read_row_group(number, columns=[leaf])[column].combine_chunks()

@@ -122,15 +122,15 @@ def files_below(
         for entry in entries:
             name = inside + entry.name
             if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():  # a link may lead to itself
-                place, below = os.path.realpath(entry.path), entered[group(name)]
-                if not hidden(entry.name) and place not in below and not _leads_back(entry, place):
-                    below.add(place)
+                real_path, entered_in_group = os.path.realpath(entry.path), entered[group(name)]
+                if not hidden(entry.name) and real_path not in entered_in_group and not _leads_back(entry, real_path):
+                    entered_in_group.add(real_path)
                     waiting.append(f"{name}/")
                 continue
-            wanted = os.path.splitext(entry.name)[1].lower() in suffixes and not hidden(entry.name)
+            matches = os.path.splitext(entry.name)[1].lower() in suffixes and not hidden(entry.name)
             broken = entry.is_symlink() and not os.path.exists(entry.path)  # which reading reports or skips
             is_file = broken or entry.is_file()
-            (members if wanted and is_file else others).append(name)
+            (members if matches and is_file else others).append(name)
     return sorted(members, key=_in_folders_first), others
 
 
@@ -149,10 +149,10 @@ def _class_of(name: str) -> str:
     return f"{top}/{rest.partition('/')[0]}" if top.casefold() in SPLITS else top
 
 
-def _leads_back(entry: os.DirEntry[str], place: str) -> bool:
+def _leads_back(entry: os.DirEntry[str], real_path: str) -> bool:
     """Whether this is a link to one of its parent folders."""
     parents = Path(entry.path).parents
-    return entry.is_symlink() and any(place == os.path.realpath(above) for above in parents)
+    return entry.is_symlink() and any(real_path == os.path.realpath(above) for above in parents)
 
 
 def hidden(name: str) -> bool:
@@ -176,9 +176,9 @@ def _by_class(root: Path, names: list[str], noun: str) -> tuple[list[_File], lis
         else:
             loose.append(name)
     if not members:
-        where = "the folders train, val and test contain" if has_splits else "it contains"
+        location = "the folders train, val and test contain" if has_splits else "it contains"
         raise InputError(
-            f"{root}: {where} {len(names)} {noun}s but no folder per class: put the {noun}s of each class in a "
+            f"{root}: {location} {len(names)} {noun}s but no folder per class: put the {noun}s of each class in a "
             f"folder with its name, or give a table (csv, parquet) of {noun}{' paths' * (noun == 'image')} and labels."
         )
     classes = {member.label for member in members}

@@ -31,15 +31,15 @@ class LabelledExamples(NamedTuple):
 
 def read_examples(data: Any, labels: Path, chosen: ColumnOptions) -> LabelledExamples:
     """Read images, texts or features and their full labels; `write_pack` describes the arguments."""
-    place = Path(data) if isinstance(data, (str, os.PathLike)) else None
-    if place is not None and not place.exists():
-        raise InputError(f"{place}: no such file or folder.")
-    of_folder = place is not None and place.is_dir()
+    data_path = Path(data) if isinstance(data, (str, os.PathLike)) else None
+    if data_path is not None and not data_path.exists():
+        raise InputError(f"{data_path}: no such file or folder.")
+    of_folder = data_path is not None and data_path.is_dir()
     image, text, label = chosen.get("image_column"), chosen.get("text_column"), chosen.get("label_column")
     if image and text:
         raise InputError(f"{labels}: image_column and text_column are both given: use one of them.")
     given = {"label": label, "id": chosen.get("id_column"), "split": chosen.get("split_column")}
-    same = place is not None and not of_folder and place.resolve() == labels.resolve()
+    same = data_path is not None and not of_folder and data_path.resolve() == labels.resolve()
     own_inputs = {"image": image, "text": text} if same else {"image": image if of_folder else None}
     table, roles, _ = columns.open_table(labels, given | own_inputs)
     cells = LabelCells(label, chosen.get("class_columns"), "negative", chosen.get("separator"))
@@ -50,16 +50,18 @@ def read_examples(data: Any, labels: Path, chosen: ColumnOptions) -> LabelledExa
     parsed = read_labels(labels, table, roles.get("label"), cells, roles.values(), binary=True)
     names = texts(table[roles["id"]]) if "id" in roles else [str(row) for row in range(table.num_rows)]
     store: Store
-    if place is not None and of_folder:
-        store, names = _images(labels, table, roles.get("image"), place)
-    elif place is not None and place.suffix.lower() in TABLES:
-        inputs, found, _ = (table, roles, None) if same else columns.open_table(place, {"image": image, "text": text})
+    if data_path is not None and of_folder:
+        store, names = _images(labels, table, roles.get("image"), data_path)
+    elif data_path is not None and data_path.suffix.lower() in TABLES:
+        inputs, found, _ = (
+            (table, roles, None) if same else columns.open_table(data_path, {"image": image, "text": text})
+        )
         used = [name for kind, name in found.items() if kind != "text"]
         column = found.get("text") or columns.text_column(inputs, used, labels_known=True)
         if "image" in found or column is None:
-            store, names = _images(place, inputs, found.get("image"), place.parent)
+            store, names = _images(data_path, inputs, found.get("image"), data_path.parent)
         else:
-            store, _ = read_texts(place, inputs, column)
+            store, _ = read_texts(data_path, inputs, column)
     else:
         store = FeatureStore(data)
         store.check_finite()
@@ -78,7 +80,7 @@ def _images(path: Path, table: pa.Table, column: str | None, root: Path) -> tupl
         sources, names = image_sources(columns.shards(path), column, root)
         return ImageStore(sources, PHOTO_SIZE, cache_limit=0), names
     names, groups = same_images(path, column, texts(table[column]))
-    twice = next((place for place, group in enumerate(groups) if len(group) > 1), None)
+    twice = next((index for index, group in enumerate(groups) if len(group) > 1), None)
     if twice is not None:
         raise InputError(f"{path}: the image {names[twice]!r} occurs twice: a table of full labels has it once.")
     store = ImageStore(image_files(path, root, names, groups, False), PHOTO_SIZE, cache_limit=0)

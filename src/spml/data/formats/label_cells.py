@@ -39,9 +39,9 @@ def label_lists(
             if separator:
                 notes.append(f"column {name!r} contains several labels per row, separated by {separator!r}.")
         lists = [cell.split(separator) if separator else [cell] for cell in cells]
-    stray = sum(label != label.strip() for labels in lists for label in labels if label.strip())
-    if stray and not separator:
-        notes.append(f"blanks around {stray} labels of column {name!r} were removed.")
+    padded = sum(label != label.strip() for labels in lists for label in labels if label.strip())
+    if padded and not separator:
+        notes.append(f"blanks around {padded} labels of column {name!r} were removed.")
     return [list(dict.fromkeys(label.strip() for label in labels if label.strip())) for labels in lists], notes
 
 

@@ -94,9 +94,13 @@ def check_counts(dataset: Dataset) -> list[str]:
     if dataset.name == "nuswide":
         return PAPER.mismatches(dataset)
     ours = (len(dataset.train) + len(dataset.validation), len(dataset.test))
-    found = [("classes", len(dataset.classes), PAPER.classes)]
-    found += zip(("training images", "test images"), ours, OFFICIAL_IMAGES, strict=True)
-    return [f"{what}: {here} here, {there} in the official lists" for what, here, there in found if here != there]
+    counts = [("classes", len(dataset.classes), PAPER.classes)]
+    counts += zip(("training images", "test images"), ours, OFFICIAL_IMAGES, strict=True)
+    return [
+        f"{name}: {actual} here, {expected} in the official lists"
+        for name, actual, expected in counts
+        if actual != expected
+    ]
 
 
 def _concepts(root: Path) -> list[str]:
@@ -129,6 +133,8 @@ def _labels(root: Path, concepts: list[str], part: str, rows: int, notes: list[s
         if len(lines) != rows:
             raise InputError(f"{file}: it has {len(lines)} lines, the list of images has {rows}.")
         matrix[:, column] = [{"0": -1, "1": 1}.get(line, 0) for line in lines]
-        odd = next(line for line in lines if line not in ("0", "1"))
-        notes.append(f"{file.name}, line {lines.index(odd) + 1}: {odd!r} is neither 0 nor 1 and counts as unknown.")
+        unexpected = next(line for line in lines if line not in ("0", "1"))
+        notes.append(
+            f"{file.name}, line {lines.index(unexpected) + 1}: {unexpected!r} is neither 0 nor 1 and counts as unknown."
+        )
     return matrix

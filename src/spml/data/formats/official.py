@@ -104,8 +104,8 @@ def need_file(path: Path, archive: str) -> Path:
 
 def _need_images(folder: Path, names: Sequence[str], archive: str) -> list[Path]:
     """The paths of images in a folder; raises if one is missing."""
-    there = {directory: set(_listed(folder / directory)) for directory in {os.path.dirname(name) for name in names}}
-    missing = [name for name in names if os.path.basename(name) not in there[os.path.dirname(name)]]
+    files_in = {directory: set(_listed(folder / directory)) for directory in {os.path.dirname(name) for name in names}}
+    missing = [name for name in names if os.path.basename(name) not in files_in[os.path.dirname(name)]]
     if missing:
         raise InputError(
             f"{folder / missing[0]}: no such image ({len(missing)} of {len(names)} are missing); "
@@ -114,16 +114,16 @@ def _need_images(folder: Path, names: Sequence[str], archive: str) -> list[Path]
     return [folder / name for name in names]
 
 
-def need_distinct(path: Path, values: Iterable[Hashable], what: str, before: Iterable[Hashable] = ()) -> None:
-    """Raise if a value occurs twice in a file, or is also in the previous list. `what` describes a value."""
+def need_distinct(path: Path, values: Iterable[Hashable], kind: str, before: Iterable[Hashable] = ()) -> None:
+    """Raise if a value occurs twice in a file, or is also in the previous list. `kind` describes a value."""
     earlier, found = set(before), set()
     for value in values:
         if value in earlier:
             raise InputError(
-                f"{path}: the {what} {value!r} is also in the previous list: it must be in only one of them."
+                f"{path}: the {kind} {value!r} is also in the previous list: it must be in only one of them."
             )
         if value in found:
-            raise InputError(f"{path}: the {what} {value!r} occurs twice.")
+            raise InputError(f"{path}: the {kind} {value!r} occurs twice.")
         found.add(value)
 
 
@@ -166,7 +166,7 @@ class PaperCounts:
                 ("most positives of a training image", int(per_row.max()), self.most),
             ]
         return [
-            f"{what}: {ours} here, {theirs} in the papers ({self.where})"
-            for what, ours, theirs in counts
+            f"{name}: {ours} here, {theirs} in the papers ({self.where})"
+            for name, ours, theirs in counts
             if ours != theirs
         ]

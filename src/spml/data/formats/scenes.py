@@ -65,9 +65,9 @@ def scenes(train: int = 4000, test: int = 1000, size: int = 48, seed: int = 0) -
     -------
     Dataset
     """
-    for what, value, least in (("train", train, 5), ("test", test, 1), ("size", size, 32)):
+    for name, value, least in (("train", train, 5), ("test", test, 1), ("size", size, 32)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"scenes: {what} is {value!r}: it must be a whole number, at least {least}.")
+            raise InputError(f"scenes: {name} is {value!r}: it must be a whole number, at least {least}.")
     rng = np.random.default_rng(check_seed(seed))
     pixels = np.empty((train + test, 3, size, size), np.uint8)
     present = np.zeros((train + test, len(CLASSES)), np.int8)
@@ -169,7 +169,7 @@ def _paint(rng: np.random.Generator, pixels: UInt8, present: npt.NDArray[np.int8
                 (row + len(mask) / 2, column + len(mask) / 2)
                 for row, column in digits.places(scene, item, size - len(mask))
             ]
-            middle = max(middles, key=lambda at: min((math.dist(at, other) for other in centres), default=0.0))
+            middle = max(middles, key=lambda centre: min((math.dist(centre, other) for other in centres), default=0.0))
             centres.append(middle)
             row, column = (round(part - len(mask) / 2) for part in middle)
             _paste(canvas[scene], mask, row, column, *digits.paint(scene, item))

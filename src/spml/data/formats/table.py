@@ -301,8 +301,8 @@ def read_splits(path: Path, column: str, cells: list[str]) -> list[str]:
     """The cells of a split column as train, validation or test."""
     unknown = [row for row, cell in enumerate(cells) if cell.casefold() not in SPLITS]
     if unknown:
-        where, what = columns.place(unknown[0]), cells[unknown[0]]
-        raise InputError(f"{path}: {where}, column {column!r} is {what!r}: expected train, validation or test.")
+        location, value = columns.place(unknown[0]), cells[unknown[0]]
+        raise InputError(f"{path}: {location}, column {column!r} is {value!r}: expected train, validation or test.")
     return [SPLITS[cell.casefold()] for cell in cells]
 
 
@@ -319,7 +319,7 @@ def same_images(path: Path, column: str, cells: list[str]) -> tuple[list[str], l
 def image_files(path: Path, root: Path, names: list[str], groups: list[list[int]], skipping: bool) -> list[Path]:
     """The image files. If bad images are skipped, so are missing ones, unless all are missing."""
     files = [root / name for name in names]
-    missing = [place for place, file in enumerate(files) if not file.is_file()]
+    missing = [index for index, file in enumerate(files) if not file.is_file()]
     if len(missing) > (len(files) - 1 if skipping else 0):
         first = missing[0]
         raise InputError(

@@ -52,12 +52,12 @@ class TableLabels:
         if all(len(group) == 1 for group in groups):
             return self
         matrix = np.zeros((len(groups), len(self.columns)), np.int8)
-        for place, group in enumerate(groups):
+        for index, group in enumerate(groups):
             low, high = self.rows[group].min(axis=0), self.rows[group].max(axis=0)
             if ((low < 0) & (high > 0)).any():
                 name = self.columns[int(((low < 0) & (high > 0)).argmax())]
-                raise InputError(f"{path}: column {name!r} is 1 and -1 for the same image {names[place]!r}.")
-            matrix[place] = np.where(low < 0, low, high)
+                raise InputError(f"{path}: column {name!r} is 1 and -1 for the same image {names[index]!r}.")
+            matrix[index] = np.where(low < 0, low, high)
         return replace(self, rows=matrix)
 
     def table(self, path: Path, names: Iterable[str | int]) -> Labels:

@@ -95,23 +95,23 @@ def carve(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 1200) 
     labelled = np.flatnonzero(np.bincount(positive_rows))
     kept, held_out = (labelled[part] for part in split(len(labelled), validation_share=share, seed=seed))
     trained = np.isin(positive_rows, kept)
-    all_, left = (np.bincount(part, minlength=labels.num_classes) for part in (columns, columns[trained]))
-    back = [positive_rows[columns == column][0] for column in np.flatnonzero((all_ > 0) & (left == 0))]
+    total, remaining = (np.bincount(part, minlength=labels.num_classes) for part in (columns, columns[trained]))
+    returned = [positive_rows[columns == column][0] for column in np.flatnonzero((total > 0) & (remaining == 0))]
     use = np.zeros(len(labels), np.int8)  # np.setdiff1d needs half a second for a million rows
     use[rows] = 1
     use[held_out] = 2
-    use[back] = 1
+    use[returned] = 1
     return np.flatnonzero(use == 1), np.flatnonzero(use == 2)
 
 
-def check_names(where: object, what: str, names: Iterable[str]) -> None:
+def check_names(source: object, kind: str, names: Iterable[str]) -> None:
     """Raise `InputError` for a name with a control character; a line break usually means a missing quotation mark."""
     for name in names:
         if not name.isprintable() and any(unicodedata.category(character) == "Cc" for character in name):
             shown = f"{name!r:.60}"
             if "\n" in name or "\r" in name:
-                raise InputError(f"{where}: the {what} {shown} contains a line break: is a quotation mark missing?")
-            raise InputError(f"{where}: the {what} {shown} contains a control character: remove it.")
+                raise InputError(f"{source}: the {kind} {shown} contains a line break: is a quotation mark missing?")
+            raise InputError(f"{source}: the {kind} {shown} contains a control character: remove it.")
 
 
 def look_alikes(classes: Iterable[str]) -> list[str]:

@@ -57,9 +57,9 @@ def from_voc(path: FilePath, **options: Unpack[OfficialOptions]) -> Dataset:
         listed = sorted(read_lines(file))
         need_distinct(file, listed, "image", before=ids)
         scenes = [_annotation(need_file(root / "Annotations" / f"{image}.xml", ARCHIVE)) for image in listed]
-        kept = [place for place, scene in enumerate(scenes) if scene.shares]
-        ids += [listed[place] for place in kept]
-        shares += [scenes[place].shares for place in kept]
+        kept = [index for index, scene in enumerate(scenes) if scene.shares]
+        ids += [listed[index] for index in kept]
+        shares += [scenes[index].shares for index in kept]
         parts.append(len(kept))
         if not ids:
             raise InputError(f"{file}: none of its images has an object that is not marked difficult.")
@@ -99,7 +99,7 @@ def from_voc_annotations(path: FilePath, **options: Unpack[UserOptions]) -> Data
         raise InputError(f"{root / 'JPEGImages'}: no such folder; it should contain the images.")
     by_stem = {file.stem: file for file in sorted(folders[0].iterdir()) if file.suffix.lower() in SUFFIXES}
     lists: list[list[str]] = []
-    of: dict[Path, Path] = {}
+    annotation_of: dict[Path, Path] = {}
     for annotation in annotations:
         scene = _annotation(annotation)
         if scene.file.startswith(("/", "\\")) or ".." in Path(scene.file).parts or "\0" in scene.file:
@@ -108,13 +108,15 @@ def from_voc_annotations(path: FilePath, **options: Unpack[UserOptions]) -> Data
         found = image if scene.file and image.is_file() else by_stem.get(annotation.stem)
         if found is None:
             raise InputError(f"{annotation}: its image {scene.file or annotation.stem!r} is not in {folders[0]}.")
-        if found in of:
-            raise InputError(f"{annotation}: its image {found.name!r} is also the image of {of[found].name}.")
+        if found in annotation_of:
+            raise InputError(
+                f"{annotation}: its image {found.name!r} is also the image of {annotation_of[found].name}."
+            )
         lists.append(sorted(scene.shares))
-        of[found] = annotation
+        annotation_of[found] = annotation
     if not any(lists):
         raise InputError(f"{root / 'Annotations'}: no annotation contains an object.")
-    files = list(of)
+    files = list(annotation_of)
     labels = Labels.from_lists(lists, ids=[file.relative_to(root).as_posix() for file in files])
     return from_images(root.resolve().name, files, labels, [ANNOTATED], **options)
 
@@ -134,21 +136,23 @@ def _annotation(path: Path) -> _Scene:
         raise InputError(f"{path}: the annotation cannot be read ({error}).") from error
     width, height = (_number(path, tree, f"size/{side}", "the image") for side in ("width", "height"))
     shares: dict[str, float] = {}
-    for place, thing in enumerate(tree.iter("object"), start=1):
-        if (thing.findtext("difficult") or "0").strip() == "1":
+    for number, element in enumerate(tree.iter("object"), start=1):
+        if (element.findtext("difficult") or "0").strip() == "1":
             continue
-        name = (thing.findtext("name") or "").strip()
+        name = (element.findtext("name") or "").strip()
         if not name:
-            raise InputError(f"{path}: object {place} has no name.")
-        of = f"object {place} ({name})"
-        left, top, right, bottom = (_number(path, thing, f"bndbox/{c}", of) for c in ("xmin", "ymin", "xmax", "ymax"))
+            raise InputError(f"{path}: object {number} has no name.")
+        subject = f"object {number} ({name})"
+        left, top, right, bottom = (
+            _number(path, element, f"bndbox/{c}", subject) for c in ("xmin", "ymin", "xmax", "ymax")
+        )
         area = max(0.0, right - left) * max(0.0, bottom - top) / max(1.0, width * height)
         # A box without area is still an object, so its share is never 0.
         shares[name] = max(shares.get(name, 0.0), area, 1e-6)
     return _Scene(shares, (tree.findtext("filename") or "").strip())
 
 
-def _number(path: Path, element: ElementTree.Element, field: str, of: str) -> float:
+def _number(path: Path, element: ElementTree.Element, field: str, subject: str) -> float:
     """A number in the annotation, 0 if it is missing."""
     text = element.findtext(field) or "0"
     try:
@@ -156,13 +160,13 @@ def _number(path: Path, element: ElementTree.Element, field: str, of: str) -> fl
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise InputError(f"{path}: {field} of {of} is {text!r}: it must be a number.")
+        raise InputError(f"{path}: {field} of {subject} is {text!r}: it must be a number.")
     return number
 
 
 def _largest_share(shares: Sequence[dict[str, float]], classes: Sequence[str]) -> Float32:
     """(N, L) share of the image that the largest box of the class covers, 0 where absent."""
-    column = {name: place for place, name in enumerate(classes)}
+    column = {name: index for index, name in enumerate(classes)}
     largest = np.zeros((len(shares), len(classes)), np.float32)
     for row, scene in enumerate(shares):
         for name, share in scene.items():

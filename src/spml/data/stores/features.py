@@ -60,15 +60,15 @@ class FeatureStore:
         self._array: Any = None  # numpy or scipy CSR
         if isinstance(values, torch.Tensor):
             self._tensor = values.detach()
-            real = not values.is_complex() and not values.is_quantized
+            is_real = not values.is_complex() and not values.is_quantized
         elif hasattr(values, "tocsr"):
             self._array = values.tocsr()
-            real = self._array.dtype.kind in "fiub"
+            is_real = self._array.dtype.kind in "fiub"
         else:
             self._array = np.asarray(values) if not isinstance(values, np.ndarray) else values
-            real = self._array.dtype.kind in "fiub"
+            is_real = self._array.dtype.kind in "fiub"
         source = self._tensor if self._tensor is not None else self._array
-        if not real:
+        if not is_real:
             raise InputError(f"{self._name}: features must be real numbers, not {source.dtype}.")
         if len(source.shape) == 2 and 0 in source.shape:
             raise InputError(f"{self._name}: the matrix has no {'rows' if source.shape[0] == 0 else 'features'}.")
@@ -123,9 +123,9 @@ class FeatureStore:
         InputError
             For NaN, infinity and numbers too large for float32, with the first such row and column.
         """
-        every, size = np.arange(len(self)), self._block
-        for number in self.reading(every, size):
-            rows = every[number * size : (number + 1) * size]
+        all_rows, size = np.arange(len(self)), self._block
+        for number in self.reading(all_rows, size):
+            rows = all_rows[number * size : (number + 1) * size]
             if not self._surely_finite(rows):
                 self.finite_batch(rows)
 
@@ -140,8 +140,8 @@ class FeatureStore:
                 return bool(np.isfinite(entries.astype(np.float32)).all())
         if self._array.dtype != np.float16:
             return False
-        held = None if self._windows is None else self._windows.take(rows)
-        block = np.ascontiguousarray(self._array[part] if held is None else held)
+        loaded = None if self._windows is None else self._windows.take(rows)
+        block = np.ascontiguousarray(self._array[part] if loaded is None else loaded)
         # All bits of the exponent are set in infinity and NaN alone.
         return bool((block.view(np.uint16) & 0x7C00).max(initial=0) < 0x7C00)
 
@@ -150,11 +150,11 @@ class FeatureStore:
 
         Sparse and dense copies of a matrix differ.
         """
-        digest, every, size = hashlib.sha256(repr(self._shape).encode()), np.arange(len(self)), self._block
+        digest, all_rows, size = hashlib.sha256(repr(self._shape).encode()), np.arange(len(self)), self._block
         if self.is_sparse:  # its zeros would take minutes
             return _sparse_digest(self._array)
-        for number in self.reading(every, size):
-            block = self._dense(every[number * size : (number + 1) * size]).cpu().numpy()
+        for number in self.reading(all_rows, size):
+            block = self._dense(all_rows[number * size : (number + 1) * size]).cpu().numpy()
             digest.update(zlib.crc32(block.data).to_bytes(4, "little"))  # twice as fast as SHA-256 over all bytes
         return digest.hexdigest()
 
@@ -218,9 +218,9 @@ class FeatureStore:
         """
         if self._windows is None:
             return draw.permutation(len(rows))
-        places = np.argsort(rows, kind="stable")
+        positions = np.argsort(rows, kind="stable")
         starts = draw.permutation(np.arange(0, len(rows), self._windows.piece))
-        order = np.concatenate([places[start : start + self._windows.piece] for start in starts])
+        order = np.concatenate([positions[start : start + self._windows.piece] for start in starts])
         window = self._windows.batches(batch_size) * batch_size
         for start in range(0, len(order), window):
             draw.shuffle(order[start : start + window])
@@ -287,10 +287,10 @@ class FeatureStore:
         if self.is_sparse:
             part = self._array[index].toarray()
         else:
-            held = None if self._windows is None else self._windows.take(index)
-            if held is None and self._pages is not None:
+            loaded = None if self._windows is None else self._windows.take(index)
+            if loaded is None and self._pages is not None:
                 self._pages.fetch(index)
-            part = np.take(self._array, index, axis=0) if held is None else held
+            part = np.take(self._array, index, axis=0) if loaded is None else loaded
         if part.dtype == np.float16:  # several times faster than in NumPy
             return torch.from_numpy(part).float()
         with np.errstate(over="ignore"):  # check_finite reports what float32 cannot hold

@@ -386,10 +386,10 @@ class ImageStore:
         if not self._prepared:
             self._fill(np.unique(index[~self._filled[index]]))
         pixels, out = self._pixels, self._empty_batch(len(index), pin)
-        into = out.numpy()
+        buffer = out.numpy()
 
         def take(part: slice) -> None:
-            np.take(pixels, index[part], axis=0, out=into[part], mode="clip")  # rows are valid; "raise" would copy
+            np.take(pixels, index[part], axis=0, out=buffer[part], mode="clip")  # rows are valid; "raise" would copy
 
         step = max(-(-len(index) // self._workers), 1 + _PART // (3 * self.size * self.size))
         parts = [slice(start, start + step) for start in range(0, len(index), step)]
@@ -402,12 +402,12 @@ class ImageStore:
     def _decoding(self, rows: list[int], pin: bool = False) -> _Decoding:
         """Start decoding these rows on all threads."""
         out = self._empty_batch(len(rows), pin)
-        into = out.numpy()
+        buffer = out.numpy()
 
-        def read(places: range) -> None:
-            for place in places:
-                pixels = self._usable(rows[place], self._read)
-                into[place] = 0 if pixels is None else pixels
+        def read(positions: range) -> None:
+            for position in positions:
+                pixels = self._usable(rows[position], self._read)
+                buffer[position] = 0 if pixels is None else pixels
 
         step = max(1, -(-len(rows) // self._workers))
         parts = [range(start, min(start + step, len(rows))) for start in range(0, len(rows), step)]

@@ -96,11 +96,11 @@ class RowWindows:
 
     def take(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any] | None:
         """These rows, if one window holds all of them."""
-        for held, values in self._loaded:
-            place = np.searchsorted(held, rows)
-            if len(held) and (held[np.minimum(place, len(held) - 1)] == rows).all():
-                at, start = values.result()
-                taken: npt.NDArray[Any] = at[start[place]]
+        for loaded_rows, values in self._loaded:
+            position = np.searchsorted(loaded_rows, rows)
+            if len(loaded_rows) and (loaded_rows[np.minimum(position, len(loaded_rows) - 1)] == rows).all():
+                row_view, start = values.result()
+                taken: npt.NDArray[Any] = row_view[start[position]]
                 return taken
         return None
 
@@ -111,26 +111,26 @@ class RowWindows:
         bounds = np.array([0, *(np.flatnonzero(parted) + 1), len(rows)] if len(rows) else [0])
         first = begin[bounds[:-1]] // ALIGNED * ALIGNED
         stop = begin[bounds[1:] - 1] + self._row
-        full, wanted = round_up(stop - first), round_up(np.diff(bounds) * self._row)
-        packed = 2 * wanted < full
-        kept = np.where(packed, wanted, full)
-        places = np.cumsum(kept) - kept
-        space = memory.hold(int((places + full).max(initial=round_up(self._row))))
+        full, needed = round_up(stop - first), round_up(np.diff(bounds) * self._row)
+        packed = 2 * needed < full
+        kept = np.where(packed, needed, full)
+        offsets = np.cumsum(kept) - kept
+        space = memory.hold(int((offsets + full).max(initial=round_up(self._row))))
         numbers = space.view(self._dtype)
-        at = sliding_window_view(numbers, self._dim)  # item n: the row that begins at number n
+        row_view = sliding_window_view(numbers, self._dim)  # item n: the row that begins at number n
         start = np.empty(len(rows), np.int64)
         with RunReader(self._path) as reader:
             for run, (low, high) in enumerate(pairwise(bounds.tolist())):
-                place = int(places[run])
-                into = memoryview(space[place : place + int(full[run])])  # type: ignore[arg-type]
-                if not reader.read(int(first[run]), int(stop[run] - first[run]), into):
+                offset = int(offsets[run])
+                buffer = memoryview(space[offset : offset + int(full[run])])  # type: ignore[arg-type]
+                if not reader.read(int(first[run]), int(stop[run] - first[run]), buffer):
                     raise InputError(f"{self._path}: the file ends before row {int(rows[high - 1])}.")
-                start[low:high] = (place + begin[low:high] - first[run]) // self._dtype.itemsize
+                start[low:high] = (offset + begin[low:high] - first[run]) // self._dtype.itemsize
                 if packed[run]:
-                    values = at[start[low:high]]
-                    start[low:high] = place // self._dtype.itemsize + self._dim * np.arange(high - low)
+                    values = row_view[start[low:high]]
+                    start[low:high] = offset // self._dtype.itemsize + self._dim * np.arange(high - low)
                     numbers[start[low] : start[low] + values.size] = values.ravel()
-        return at, start
+        return row_view, start
 
 
 # The rows of a window: a view whose item n is the row that begins at number n, and where each row begins.
@@ -172,7 +172,7 @@ class RunReader:
     def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
-    def read(self, first: int, least: int, into: memoryview) -> bool:
+    def read(self, first: int, least: int, buffer: memoryview) -> bool:
         """Fill memory with the file's bytes from `first` on; False if there are fewer than `least`.
 
         `first`, the memory and its length are multiples of ALIGNED.
@@ -180,13 +180,13 @@ class RunReader:
         got = 0
         while got < least:
             try:
-                more = os.preadv(self._file, [into[got:]], first + got)
+                count = os.preadv(self._file, [buffer[got:]], first + got)
             except OSError:  # not supported here after all, or the last part ended between multiples
                 if not self._direct:
                     raise
-                more = 0
-            got += more
-            if more == 0:
+                count = 0
+            got += count
+            if count == 0:
                 if not self._direct:
                     return False
                 os.close(self._file)  # an ordinary read finds out whether there is more

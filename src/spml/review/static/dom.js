@@ -34,13 +34,19 @@ export function content(kind, parts) {
   })));
 }
 
-const MOST_ENLARGED = 2.5;
+const MOST_ENLARGED = 2.5, LEAST_SHOWN = 480, TINY = 100; // pixels
 
-// Shows an image as large as its box, but not much larger than it is.
+// Shows an image as large as its box, but not much larger than it is, unless it is tiny.
 export function fit(image) {
-  image.style.width = `min(100%, ${MOST_ENLARGED * image.naturalWidth}px)`;
-  image.style.height = `min(100%, ${MOST_ENLARGED * image.naturalHeight}px)`;
+  const { naturalWidth: width, naturalHeight: height } = image;
+  const factor = Math.max(MOST_ENLARGED, LEAST_SHOWN / Math.max(width, height));
+  image.style.width = `min(100%, ${factor * width}px)`;
+  image.style.height = `min(100%, ${factor * height}px)`;
+  sharpen(image);
 }
+
+// The pixels of a tiny image keep their edges when it is enlarged.
+export const sharpen = (image) => image.classList.toggle("pixels", image.naturalWidth < TINY);
 
 export const percent = (value) => `${Math.round(100 * value)}%`;
 export const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;

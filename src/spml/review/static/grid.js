@@ -1,6 +1,6 @@
 // A grid of any number of cells, of which only the visible ones exist.
 
-import { content, el, percent } from "./dom.js";
+import { content, el, percent, sharpen } from "./dom.js";
 
 const FOOT = 28, GAP = 10, OVERSCAN = 2;
 const WORD = { 1: "yes", "-1": "no", 0: "cannot tell" };
@@ -116,7 +116,7 @@ export class Grid {
   loadImage(cell) {
     if (cell.querySelector("img, .broken")) return;
     const image = el("img", { alt: "", decoding: "async", draggable: "false", src: `thumbnails/${cell.dataset.row}` });
-    image.addEventListener("load", () => image.classList.toggle("pixels", image.naturalWidth < 100));
+    image.addEventListener("load", () => sharpen(image));
     image.addEventListener("error", () => {
       if (cell.isConnected) image.replaceWith(el("p", { class: "broken" }, `This image cannot be read: ${cell.title}`));
     });

@@ -68,8 +68,8 @@ class FeatureCache:
         """The features (N, D) of images; `compute` is called with the positions of those that are missing."""
         keys = images.keys
         kept_keys, kept = self._read()
-        place = {key: row for row, key in enumerate(kept_keys)}
-        found = np.array([place.get(key, -1) for key in keys], np.int64)
+        row_of = {key: row for row, key in enumerate(kept_keys)}
+        found = np.array([row_of.get(key, -1) for key in keys], np.int64)
         missing = np.flatnonzero(found < 0)
         if not len(missing):
             with suppress(OSError):
@@ -128,8 +128,8 @@ def open_cache(
     whose code may change, or the cache is switched off.
     """
     folder, name = cache_folder(), classifier.description.get("backbone", "")
-    own = classifier.description.get("weights", {}).get("source", "random") in ("random", "given with the module")
-    if folder is None or own or not store.from_files or len(store) > _MOST_ROWS:
+    untracked = classifier.description.get("weights", {}).get("source", "random") in ("random", "given with the module")
+    if folder is None or untracked or not store.from_files or len(store) > _MOST_ROWS:
         return None
     import timm
 

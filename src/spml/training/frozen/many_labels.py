@@ -52,8 +52,8 @@ def with_expected_positives(
     labels_per_row = fit.calibration.k.k if k is None else k
     if labels_per_row < FEWEST_LABELS or labels.is_full:
         return fit
-    other = fit_features(features, labels, method="epr", k=labels_per_row, seed=seed, device=device)
-    tables = fit.evidence.astype(np.float64), centred(torch.from_numpy(other.evidence).double()).numpy()
+    epr_fit = fit_features(features, labels, method="epr", k=labels_per_row, seed=seed, device=device)
+    tables = fit.evidence.astype(np.float64), centred(torch.from_numpy(epr_fit.evidence).double()).numpy()
     scales = [1 / max(float(table.std()), 1e-12) for table in tables]
     known = labels.dense()
 
@@ -67,7 +67,7 @@ def with_expected_positives(
         return fit
     calibration, evidence = tried[share]
     factors = (1 - share) * scales[0], share * scales[1]
-    models = fit.model, other.model
+    models = fit.model, epr_fit.model
     model = FeatureModel(
         [cast(Learner, learner) for each in models for learner in each.learners],
         [factor * float(weight) for factor, each in zip(factors, models, strict=True) for weight in each.weights],
@@ -77,7 +77,7 @@ def with_expected_positives(
         at_least_one=calibration.at_least_one,
     )
     candidates = [replace(each, weight=factors[0] * each.weight) for each in fit.candidates]
-    (candidate,) = other.candidates
+    (candidate,) = epr_fit.candidates
     name = f"linear (epr, k {labels_per_row:.1f})"
     candidates.append(Candidate(name, candidate.log_likelihood, candidate.standard_error, True, factors[1]))
     held_out = model.presence_of(torch.from_numpy(evidence)).float().numpy()

@@ -67,9 +67,9 @@ def pooled_features(
     """
     target = torch.device(device)
 
-    def compute(places: np.ndarray) -> npt.NDArray[Any]:
+    def compute(positions: np.ndarray) -> npt.NDArray[Any]:
         kept = dtype if cache is None else np.float32
-        return _computed(classifier, store, rows[places], target, zooms, batch_size, precision, kept, progress)
+        return _computed(classifier, store, rows[positions], target, zooms, batch_size, precision, kept, progress)
 
     classifier.to(target)
     cache = open_cache(classifier, store, zooms, precision, target) if isinstance(store, ImageStore) else None
@@ -119,10 +119,10 @@ def _computed(
         images = filled(read_rows(store, chunk, target), min(batch_size, len(rows)))
         with torch.autocast(target.type, torch.bfloat16, enabled=precision == "bf16"):
             if matrix is None and len(zooms) > 1:
-                some = images if target.type == "cuda" else images[:1]  # another batch size makes cuDNN search again
-                zooms = supported_zooms(classifier, some, zooms)
-            each = [features(zoomed(images, zoom)).float() for zoom in zooms]
-        pooled = (sum(each[1:], each[0]) / len(each))[: len(chunk)].cpu().numpy()
+                sample = images if target.type == "cuda" else images[:1]  # another batch size makes cuDNN search again
+                zooms = supported_zooms(classifier, sample, zooms)
+            at_zooms = [features(zoomed(images, zoom)).float() for zoom in zooms]
+        pooled = (sum(at_zooms[1:], at_zooms[0]) / len(at_zooms))[: len(chunk)].cpu().numpy()
         if matrix is None:
             matrix = np.empty((len(rows), pooled.shape[1]), dtype)
         matrix[start : start + len(pooled)] = pooled

@@ -147,8 +147,8 @@ def _read(path: Path, request: dict[str, Any]) -> StagesRecord:
     state = read_json(path, StagesRecord)
     before = state["request"]
     if changed := [name for name in request if before.get(name) != request[name]]:
-        what = ", ".join(changed)
-        raise InputError(f"{path.parent} was started with another {what}: use the same settings or another folder")
+        names = ", ".join(changed)
+        raise InputError(f"{path.parent} was started with another {names}: use the same settings or another folder")
     return state
 
 
@@ -158,13 +158,14 @@ def _affordable(
     """The number of epochs that the budget allows."""
     if budget.minutes is None:
         return budget.epochs
-    first = time.perf_counter() - started  # an upper bound for the probes, whose features are kept
-    step, image = measure_speed(experiment(budget.epochs), dataset, device)
-    left = (1 - _RESERVE) * 60 * budget.minutes - (time.perf_counter() - started)
-    left -= first + len(dataset) * image
+    seconds_first = time.perf_counter() - started  # an upper bound for the probes, whose features are kept
+    seconds_per_step, seconds_per_image = measure_speed(experiment(budget.epochs), dataset, device)
+    seconds_left = (1 - _RESERVE) * 60 * budget.minutes - (time.perf_counter() - started)
+    seconds_left -= seconds_first + len(dataset) * seconds_per_image
     steps = math.ceil(len(dataset.train) / experiment(1).train.batch_size)
-    epoch = steps * step + 2 * len(dataset.validation) * image  # raw and averaged weights are evaluated
-    return min(budget.epochs, max(0, math.floor(left / epoch)))
+    predictions = 2 * len(dataset.validation)  # raw and averaged weights are evaluated
+    seconds_per_epoch = steps * seconds_per_step + predictions * seconds_per_image
+    return min(budget.epochs, max(0, math.floor(seconds_left / seconds_per_epoch)))
 
 
 def measure_speed(experiment: Experiment, dataset: Dataset, device: str) -> tuple[float, float]:
@@ -189,10 +190,10 @@ def measure_speed(experiment: Experiment, dataset: Dataset, device: str) -> tupl
             rows = rows if len(rows) == size else order[:size]
             trainer.step_runner.run(rows, Clock(1, experiment.train.epochs, number, trainer.steps), order[:0], False)
             seconds.append(time.perf_counter() - before)
-        some = dataset.train[: 2 * size]
+        sample = dataset.train[: 2 * size]
         before = time.perf_counter()
-        predict(network, training.store, some, device=trainer.device, precision=experiment.train.precision)
-        return median(seconds[1:]), (time.perf_counter() - before) / len(some)  # the first step compiles
+        predict(network, training.store, sample, device=trainer.device, precision=experiment.train.precision)
+        return median(seconds[1:]), (time.perf_counter() - before) / len(sample)  # the first step compiles
 
 
 def _compare(dataset: Dataset, out: Path) -> tuple[str, bool]:

@@ -158,6 +158,7 @@ def fit_features(
     settings: Mapping[str, Any] | None = None,
     base: str = "auto",
     k: float | None = None,
+    normalise: bool = True,
     sample_weight: npt.ArrayLike | None = None,
     seed: int = 0,
     device: str | torch.device = "cpu",
@@ -187,6 +188,8 @@ def fit_features(
         Learners that "auto" may use.
     k : float, optional
         Average number of labels per row, if known.
+    normalise : bool
+        Whether "auto" and "softmax" may normalise the evidence over the classes. Then no linear head is equivalent.
     sample_weight : array of shape (N,), optional
         Weight of every row.
     seed : int
@@ -215,14 +218,17 @@ def fit_features(
     task = _task(features, labels, answers, sample_weight, k, seed, device, progress)
     if method == "auto" and not task.labels.is_full:
         candidates, families = _auto(task, base)
-        return _finish(task, candidates, *_combined(task, families), compares_classes=True)
+        evidence, used = _combined(task, families)
+        return _finish(task, candidates, evidence, used, compares_classes=True, normalise=normalise)
     if base not in ("auto", "linear"):
         raise InputError(f"base={base!r} is only used by method 'auto': {method!r} trains a linear learner")
     name = "bce" if method == "auto" else method
     candidates, trained, compares_classes = _method(task, name, settings or {})
     scores = _precise(trained.scores)
     evidence = centred(scores) if compares_classes else scores
-    return _finish(task, candidates, evidence, [(trained, 1.0)], compares_classes=compares_classes)
+    normalise = normalise and compares_classes
+    used = [(trained, 1.0)]
+    return _finish(task, candidates, evidence, used, compares_classes=compares_classes, normalise=normalise)
 
 
 def _task(
@@ -418,10 +424,19 @@ def _finish(
     used: Sequence[tuple[Trained, float]],
     *,
     compares_classes: bool,
+    normalise: bool,
 ) -> FeatureFit:
     """Calibrate the evidence, train the learners that are used on all rows, and learn the answers."""
     task.progress("final model")
     calibration = _calibrated(task, evidence.numpy())
+    temperature = fit_temperature(evidence, task.targets).temperature if normalise else 0.0
+    if temperature > 0:
+        normalised = _calibrated(task, evidence.numpy(), lambda table: log_softmax(temperature * table, axis=1))
+        normalise = normalised.log_likelihood > calibration.log_likelihood
+        if normalise:
+            calibration, used = normalised, [(each, temperature * weight) for each, weight in used]
+            for rows in row_blocks(*evidence.shape):
+                evidence[rows] = torch.log_softmax(temperature * evidence[rows], -1)
     learners = merged([(each.learner(), weight) for each, weight in used])
 
     def model_with(correction: LinearLearner | None) -> FeatureModel:

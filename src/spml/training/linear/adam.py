@@ -39,10 +39,10 @@ class HeadwiseAdam:
 
     def step(self) -> None:
         for rate, columns in self._updated.items():
-            places = self._gradients[rate]
-            gradients = [tensor.grad[heads] for tensor, heads in places if tensor.grad is not None]
-            if len(gradients) < len(places):  # tensors without a gradient are not updated
-                has_gradient = [tensor.grad is not None for tensor, _ in places]
+            locations = self._gradients[rate]
+            gradients = [tensor.grad[heads] for tensor, heads in locations if tensor.grad is not None]
+            if len(gradients) < len(locations):  # tensors without a gradient are not updated
+                has_gradient = [tensor.grad is not None for tensor, _ in locations]
                 columns = tuple(list(itertools.compress(column, has_gradient)) for column in columns)
             parts, first, second, steps = columns
             adam(parts, gradients, first, second, [], steps, lr=rate, **_OPTIONS)

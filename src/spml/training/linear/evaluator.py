@@ -67,9 +67,9 @@ class Evaluator:
         if callable(self.selection):
             scores = [float(self.selection(logits[:, h], positive)) for h in range(heads)]
         else:
-            flat, every = logits.view(rows, -1), positive.repeat(1, heads)
+            flat, all_positive = logits.view(rows, -1), positive.repeat(1, heads)
             mask = None if mask is None else mask.repeat(1, heads)
-            scores = average_precision(flat, every, mask=mask).view(heads, classes).nanmean(1).tolist()
+            scores = average_precision(flat, all_positive, mask=mask).view(heads, classes).nanmean(1).tolist()
         return [s if ok else math.nan for s, ok in zip(scores, finite.tolist(), strict=True)]
 
 

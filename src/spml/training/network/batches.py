@@ -47,8 +47,8 @@ class BatchMaker:
         share = positions[self.processes.share(len(positions))]
         known, weight = positions, 1.0
         if self.by_rows:
-            own = self.processes.own(len(positions))
-            known, weight = share[: max(own, 1)], own * self.processes.count / len(positions)
+            own_rows = self.processes.own(len(positions))
+            known, weight = share[: max(own_rows, 1)], own_rows * self.processes.count / len(positions)
         pixels = read_rows(self.training.store, self.training.rows[share], self.device)
         rows = torch.from_numpy(known).to(self.device, non_blocking=True)
         labels = self.training.labels.batch(known, self.device)

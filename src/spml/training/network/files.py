@@ -107,7 +107,7 @@ def refuse_other_settings(path: Path, record: Record) -> None:
     differing.sort(key=lambda name: (name != "method.name", name not in _DATA))  # the most informative ones first
     if differing:
         changes = "; ".join(_DATA.get(n) or f"{n} was {old.get(n)!r}, now {new.get(n)!r}" for n in differing[:5])
-        more = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""
+        others = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise InputError(
-            f"{path.parent} was started with other settings: {changes}{more}. Use the same settings or another folder"
+            f"{path.parent} was started with other settings: {changes}{others}. Use the same settings or another folder"
         )

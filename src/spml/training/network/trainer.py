@@ -223,11 +223,11 @@ class Trainer:
             advance(1, f"epoch {epoch}/{self.settings.epochs}")
             if last:
                 break  # the end of an epoch writes its own checkpoint
-            stop = self._must_stop()
-            if stop or time.perf_counter() - saved > self.settings.checkpoint_seconds:
+            must_stop = self._must_stop()
+            if must_stop or time.perf_counter() - saved > self.settings.checkpoint_seconds:
                 self.files.save()
                 saved = time.perf_counter()
-            if stop:
+            if must_stop:
                 self._leave()
         self._end_epoch(epoch, started, self.batches - first)
         if self._must_stop():
