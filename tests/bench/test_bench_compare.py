@@ -8,16 +8,16 @@ import pytest
 
 from spml.bench import compare
 from spml.bench.compare import (
-    Line,
+    TableLine,
     best_of,
+    csv_rows,
+    display_cells,
     explain_p,
     holm,
-    lines_of,
     markdown,
     pair_rows,
     paired_test,
-    shown_rows,
-    table_rows,
+    table_lines,
 )
 from spml.bench.compare import write_csv as write_rows
 from spml.bench.protocols import Paper, PaperValue, Search, make_protocol
@@ -26,7 +26,7 @@ from spml.training.experiment import Experiment
 
 
 def line(method, scores, paper=None, reference=False):
-    return Line("d", method, "", None, reference, dict(enumerate(scores)), paper, "")
+    return TableLine("d", method, "", None, reference, dict(enumerate(scores)), paper, "")
 
 
 def student_p(gains):
@@ -52,7 +52,7 @@ def test_paired_test_without_pairs_or_differences():
     assert paired_test(same, line("b", [79.0, 80.0, 81.0])).p == 0.0  # the same gain every time
     two = paired_test(line("a", [80.0, 81.0]), line("b", [79.0, 80.5]))
     assert (two.difference, two.p) == (0.75, None)  # two seeds are too few for a test
-    apart = Line("d", "b", "", None, False, {7: 80.0}, None, "")
+    apart = TableLine("d", "b", "", None, False, {7: 80.0}, None, "")
     assert paired_test(line("a", [80.0]), apart) is None  # no common seed
 
 
@@ -67,7 +67,7 @@ def test_p_values_are_corrected_by_holm():
         line("far", [80.0, 81.2, 81.9]),
         line("reference", [90.0, 91.2, 91.9], reference=True),
     ]
-    rows = {row["method"]: row for row in table_rows(lines)}
+    rows = {row["method"]: row for row in csv_rows(lines)}
     raw = {
         name: student_p([a - b for a, b in zip(lines[0].scores.values(), one.scores.values(), strict=True)])
         for name, one in zip(rows, lines, strict=True)
@@ -97,8 +97,8 @@ def run_results(measure="test_map"):
 def test_table_compares_our_mean_with_the_papers_number(tmp_path, monkeypatch):
     papers = {("linear", "an", "voc12"): PaperValue(84.2, None), ("linear", "em", "voc12"): PaperValue(80.0, 0.3)}
     monkeypatch.setattr(compare, "paper_values", lambda paper, measure: papers)
-    lines = lines_of(run_results(), Paper("cole2021", "1", "linear"))
-    rows = {row["method"]: row for row in table_rows(lines)}
+    lines = table_lines(run_results(), Paper("cole2021", "1", "linear"))
+    rows = {row["method"]: row for row in csv_rows(lines)}
     assert rows["an"]["mean"] == pytest.approx(81.0)
     assert rows["an"]["sd"] == pytest.approx(math.sqrt(2), abs=1e-3)
     assert (rows["an"]["paper"], rows["an"]["difference"]) == (84.2, -3.2)
@@ -108,7 +108,7 @@ def test_table_compares_our_mean_with_the_papers_number(tmp_path, monkeypatch):
     assert rows["an"]["to_best"] == pytest.approx(-3.5)
     assert (rows["an"]["p"], rows["an"]["p_holm"], rows["an"]["test"]) == ("", "", "")  # two seeds are too few
     assert explain_p(lines) == "No p-values: a test needs at least three seeds."
-    header, cells = shown_rows(lines)
+    header, cells = display_cells(lines)
     text = markdown("Title", header, cells, ["a note", ""])
     assert "| an | 81.00 ± 1.41 | 84.20 | -3.20 | -3.50 |" in text
     assert "| bce* |" in text
@@ -127,9 +127,9 @@ def test_draws_of_more_than_one_positive_are_references(draw):
     more, one = (protocol.search_of(name, "d", "none") for name in ("more", "an"))
     assert (more.base.reference, one.base.reference) == (True, False)
     made = [RunResult(search, search.base, {"test_map": score}, True) for search, score in ((more, 0.9), (one, 0.8))]
-    lines = lines_of(made)
+    lines = table_lines(made)
     assert best_of(lines, "d").method == "an"
-    assert [row[0] for row in shown_rows(lines)[1]] == ["more*", "an"]
+    assert [row[0] for row in display_cells(lines)[1]] == ["more*", "an"]
 
 
 def test_best_method_if_all_are_references():
@@ -154,4 +154,4 @@ def test_varied_value_names_the_papers_column(monkeypatch):
         ("resnet101", "em", "voc12"): PaperValue(88.8, 0.11),
     }
     monkeypatch.setattr(compare, "paper_values", lambda paper, measure: papers)
-    assert [line.paper.value for line in lines_of(made)] == [86.58, 88.8]
+    assert [line.paper.value for line in table_lines(made)] == [86.58, 88.8]

@@ -13,7 +13,7 @@ from spml.bench.dry_run import dry_run
 from spml.bench.plan import parse_seeds, plan
 from spml.bench.protocols import load_protocol, make_protocol, paper_values
 from spml.bench.studies import load_study
-from spml.bench.toml_files import shipped
+from spml.bench.toml_files import packaged_files
 from spml.data.describe import PAPERS
 from spml.errors import InputError
 from spml.labels import Labels
@@ -25,11 +25,11 @@ MEASURES = {"test_map", "recovery_map", "pseudo_label_precision", "k_low", "k_hi
 
 
 def study_sides(name):
-    text = shipped("studies")[name].read_text(encoding="utf-8")
+    text = packaged_files("studies")[name].read_text(encoding="utf-8")
     return [side for side in ("images", "features") if f"[{side}]" in text]
 
 
-@pytest.mark.parametrize("name", shipped("protocols"))
+@pytest.mark.parametrize("name", packaged_files("protocols"))
 def test_every_protocol_is_valid(name):
     protocol = load_protocol(name)
     searches = protocol.searches(list(protocol.data), protocol.entries(), "grid")
@@ -44,7 +44,7 @@ def test_every_protocol_is_valid(name):
         assert compared <= set(protocol.methods)
 
 
-@pytest.mark.parametrize(("name", "side"), [(n, side) for n in shipped("studies") for side in study_sides(n)])
+@pytest.mark.parametrize(("name", "side"), [(n, side) for n in packaged_files("studies") for side in study_sides(n)])
 def test_every_study_is_valid(name, side):
     study = load_study(name, features=side == "features")
     data = next(iter(study.protocol.data))
@@ -65,18 +65,18 @@ def test_scenes_protocol_uses_the_settings_of_the_quickstart():
 
 
 def test_settings_in_every_file_cite_their_source():
-    for path in shipped("protocols").values():
+    for path in packaged_files("protocols").values():
         text = path.read_text(encoding="utf-8")
         assert text.startswith("# "), path.name
         assert text.count("#") > 10, path.name
 
 
-@pytest.mark.parametrize("name", shipped("papers"))
+@pytest.mark.parametrize("name", packaged_files("papers"))
 def test_papers_tables(name):
-    with shipped("papers")[name].open(newline="", encoding="utf-8") as file:
+    with packaged_files("papers")[name].open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    named = {entry for protocol in shipped("protocols") for entry in load_protocol(protocol).methods}
-    for study in shipped("studies"):
+    named = {entry for protocol in packaged_files("protocols") for entry in load_protocol(protocol).methods}
+    for study in packaged_files("studies"):
         for side in study_sides(study):
             named |= set(load_study(study, features=side == "features").protocol.methods)
     seen = set()
@@ -139,7 +139,7 @@ def test_protocols_have_the_published_settings_of_each_data_set():
 
 def test_documentation_lists_every_protocol_and_study():
     text = (Path(__file__).resolve().parents[2] / "docs" / "benchmark.md").read_text(encoding="utf-8")
-    for name in (*shipped("protocols"), *shipped("studies")):
+    for name in (*packaged_files("protocols"), *packaged_files("studies")):
         assert f"| `{name}` |" in text
 
 

@@ -16,7 +16,7 @@ from spml.bench.data import DataSource
 from spml.bench.protocols import load_protocol
 from spml.bench.runner import Runner
 from spml.bench.search import Optuna, execute
-from spml.bench.toml_files import shipped
+from spml.bench.toml_files import packaged_files
 from spml.runs.folder import open_run
 from support.bench_pack import FINETUNE, LINEAR, write_pack
 from support.command import run
@@ -247,12 +247,12 @@ def test_study_on_features(spml, pack, tmp_path):
 
 
 def test_dry_run_of_every_protocol_and_study(spml, pack, tmp_path):
-    for name in shipped("protocols"):
+    for name in packaged_files("protocols"):
         data = () if name == "scenes" else ("--data", f"voc12={pack}")  # those are built in
         code, text = spml(name, *data, "--dry-run")
         assert code == 0, text
         assert "runs, 0 of them already done" in text
-    for name in shipped("studies"):
+    for name in packaged_files("studies"):
         for side in study_sides(name):
             if name == "apl-ablation":
                 continue  # the same file with cub
@@ -453,7 +453,7 @@ def test_error_for_a_storage_that_is_lost(spml, pack, protocol, tmp_path, monkey
 def test_list(spml):
     code, text = spml("--list")
     assert code == 0
-    for name in (*shipped("protocols"), *shipped("studies")):
+    for name in (*packaged_files("protocols"), *packaged_files("studies")):
         assert name in text
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spml.data.formats.folder import from_folder
-from spml.data.formats.user_data import carve
+from spml.data.formats.user_data import hold_out
 from spml.errors import InputError
 from spml.labels import Labels
 from support.pictures import known, picture
@@ -134,11 +134,11 @@ def test_opening_reads_no_images(tmp_path: Path) -> None:
 def test_carve_holds_out_labelled_rows_and_keeps_each_class() -> None:
     labels = Labels.from_names(["a"] * 6 + ["b"] + [None] * 5, ids=range(12))
     for seed in range(20):
-        train, validation = carve(labels, np.arange(12), share=0.5, seed=seed)
+        train, validation = hold_out(labels, np.arange(12), share=0.5, seed=seed)
         assert sorted([*train, *validation]) == list(range(12))
         assert 6 in train
         assert set(validation) <= set(range(6))
         assert 3 <= len(validation) <= 4
-    train, validation = carve(labels, np.arange(3), share=0.34)
+    train, validation = hold_out(labels, np.arange(3), share=0.34)
     assert len(validation) == 1
     assert set(train) | set(validation) == {0, 1, 2}

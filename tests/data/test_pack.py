@@ -162,7 +162,7 @@ def other_image(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "of_images", "of_features"),
+    ("change", "image_options", "feature_options"),
     [
         (lambda pack: rewrite(pack, labels=LABELS[:, ::-1] * [0, 1, 1]), True, True),
         (lambda pack: rewrite(pack, observed=OBSERVED[[0, 1, 2, 3, 3]] * [0, 1, 1, 1, 1]), True, True),
@@ -174,7 +174,7 @@ def other_image(directory: Path) -> None:
         (lambda pack: np.save(pack / "features-x.npy", np.eye(5)), False, True),
     ],
 )
-def test_fingerprint_covers_what_a_training_depends_on(directory, change, of_images, of_features):
+def test_fingerprint_covers_what_a_training_depends_on(directory, change, image_options, feature_options):
     def both() -> tuple[str, str]:
         return from_pack(directory, size=6).fingerprint(), from_pack(directory, features=True).fingerprint()
 
@@ -182,7 +182,7 @@ def test_fingerprint_covers_what_a_training_depends_on(directory, change, of_ima
     assert both() == before
     change(directory)
     after = both()
-    assert (before[0] != after[0], before[1] != after[1]) == (of_images, of_features)
+    assert (before[0] != after[0], before[1] != after[1]) == (image_options, feature_options)
 
 
 def test_fingerprint_of_a_copy_is_equal(directory, tmp_path_factory):

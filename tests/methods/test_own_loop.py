@@ -65,10 +65,10 @@ def test_auto_raises_without_its_soft_labels():
 def test_auto_on_features_raises_for_a_single_head():
     auto = method("auto")
     auto.prepare(Problem(LABELS, features=True))
-    for call in (auto.objective, auto.of_logits):
+    for call in (auto.objective, auto.ensemble_objective):
         with pytest.raises(InputError, match="'auto' trains 2 heads on features"):
             call(LOGITS, LABELS.batch(ROWS), ROWS, Clock())
-    assert auto.of_logits(torch.cat([LOGITS, LOGITS], -1), LABELS.batch(ROWS), ROWS, Clock()).isfinite()
+    assert auto.ensemble_objective(torch.cat([LOGITS, LOGITS], -1), LABELS.batch(ROWS), ROWS, Clock()).isfinite()
 
 
 def test_a_loss_of_several_views_may_use_the_objective():

@@ -35,7 +35,7 @@ from spml.report.comparison import groups
 from spml.report.figures import Bar, Series, Spread, bars, heat_map, line_chart, spreads
 from spml.report.galleries import evidence, extremes, highlight, kind_of
 from spml.report.landscape import Landscape, _direction, own_loss
-from spml.report.markup import Html, hundred, join, percent, tag, with_code
+from spml.report.markup import Html, join, percent, score_text, tag, with_code
 from spml.report.sections import precision_down_the_list
 from spml.report.studies import StudyChart, study_figure
 from spml.report.tables import RunTables, confidence_and_presence, trained_on_more_labels
@@ -189,7 +189,7 @@ def test_backticks_become_code():
 )
 def test_percent_does_not_round_to_0_or_100(share, text):
     assert percent(share) == text
-    assert hundred(0.8314) == "83.1"
+    assert score_text(0.8314) == "83.1"
 
 
 # -- counts ----------------------------------------------------------------------------------------------
@@ -467,7 +467,7 @@ def test_correct_and_wrong_labels_are_counted_and_shown(tmp_path):
     recovery = RunTables(run).recovery
     assert f"{percent(recovery.precision)} of these are correct" in parsed.text
     assert f"{recovery.right:,} of {recovery.checked:,}" in parsed.text
-    assert hundred(RunTables(run).test_map) in parsed.text
+    assert score_text(RunTables(run).test_map) in parsed.text
     for heading in ("Random examples", "Most confident", "Least confident", "Confident mistakes", "Missed"):
         assert heading in parsed.text
     classes = [a.get("class") or "" for a in parsed.of("li")]
@@ -623,7 +623,7 @@ def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
     runs = several()
     _, text, parsed = report(tmp_path, *runs)
     values = np.array([RunTables(run).test_map for run in runs[:3]])
-    assert f"{hundred(values.mean())} ± {hundred(values.std(ddof=1))}" in parsed.text
+    assert f"{score_text(values.mean())} ± {score_text(values.std(ddof=1))}" in parsed.text
     reference = next(row for row in text.split("<tr>") if row.startswith('<th scope="row" class="name">bce'))
     reference = reference.partition("</tr>")[0]
     assert "±" not in reference

@@ -12,7 +12,7 @@ from spml.errors import InputError
 from spml.models import build_classifier
 from spml.runs.folder import open_run
 from spml.training import train_features as module
-from spml.training.effort import Plan, plan_training
+from spml.training.effort import TrainingPlan, plan_training
 from spml.training.learners import FeatureFit
 from spml.training.options import TrainOptions
 from spml.training.train_features import train_features
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 def plan(
     rows: int = 1250, backbone: str = "lite0", device: torch.device = CPU, held_out: bool = True, **options: Any
-) -> Plan:
+) -> TrainingPlan:
     return plan_training(TrainOptions(**options), rows=rows, backbone=backbone, device=device, held_out=held_out)
 
 

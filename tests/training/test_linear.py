@@ -105,7 +105,7 @@ def plain_loop(task: Task, experiment: Experiment, epochs: int = EPOCHS) -> Head
         order = np.random.default_rng((experiment.train.seed, epoch)).permutation(ROWS)
         for rows in np.split(order, range(experiment.train.batch_size, ROWS, experiment.train.batch_size)):
             clock = Clock(epoch, epochs, step, epochs * batches)
-            loss = made.of_logits(head(features[rows]), labels.batch(rows), torch.from_numpy(rows), clock)
+            loss = made.ensemble_objective(head(features[rows]), labels.batch(rows), torch.from_numpy(rows), clock)
             penalty = made.penalty(head.parameters())
             optimiser.zero_grad()
             (loss if penalty is None else loss + penalty).backward()

@@ -47,7 +47,9 @@ class ConvPlan(NamedTuple):
             from spml.accel.depthwise import convolved
 
             return convolved(images, weight, self.stencil)
-        images_out = F.conv2d(self._filled(images), weight, None, self.stride, self.padding, self.dilation, self.groups)
+        images_out = F.conv2d(
+            self._pad_batch(images), weight, None, self.stride, self.padding, self.dilation, self.groups
+        )
         return images_out[: len(images)]
 
     def input_gradient(self, slope: Tensor, images: Tensor, weight: Tensor) -> Tensor:
@@ -56,7 +58,7 @@ class ConvPlan(NamedTuple):
 
             return input_gradient(slope, images.shape, weight, self.stencil)
         if self._can_flip(images, weight):
-            gradient = F.conv2d(self._filled(slope), weight.flip(2, 3), None, 1, self.padding, 1, self.groups)
+            gradient = F.conv2d(self._pad_batch(slope), weight.flip(2, 3), None, 1, self.padding, 1, self.groups)
         else:
             gradient = self._backward(slope, images, weight, (True, False))[0]
         return gradient[: len(images)]
@@ -75,13 +77,13 @@ class ConvPlan(NamedTuple):
         depthwise = self.stride == self.dilation == (1, 1) and self.groups == images.shape[1] == weight.shape[0] > 1
         return depthwise and keeps_size and min(images.shape[2:]) >= LARGE_IMAGE
 
-    def _filled(self, images: Tensor) -> Tensor:
+    def _pad_batch(self, images: Tensor) -> Tensor:
         empty = -len(images) % self.batch
         return F.pad(images, (0,) * 7 + (empty,)) if empty else images
 
     def _backward(self, slope: Tensor, images: Tensor, weight: Tensor, output_mask: tuple[bool, bool]) -> Any:
         return torch.ops.aten.convolution_backward(
-            self._filled(slope), self._filled(images), weight, None,
+            self._pad_batch(slope), self._pad_batch(images), weight, None,
             self.stride, self.padding, self.dilation, False, (0, 0), self.groups, (*output_mask, False),
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ from spml.training.experiment import Experiment
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """One row of the table: the chosen runs of one method on one data set (at one value of what a study varies)."""
 
     data: str
@@ -47,7 +47,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedTest:
     """A paired comparison of two methods: the mean difference over common seeds, and its p-value if there is a test."""
 
     difference: float
@@ -55,7 +55,7 @@ class Paired:
     name: str
 
 
-def paired_test(first: Line, second: Line) -> Paired | None:
+def paired_test(first: TableLine, second: TableLine) -> PairedTest | None:
     """Student's paired t-test over common seeds; no p-value for fewer than three, None without a common seed.
 
     The test asks whether other seeds would give the same order on this data, split and draw of labels. It says nothing
@@ -69,11 +69,11 @@ def paired_test(first: Line, second: Line) -> Paired | None:
     gains = np.array([first.scores[seed] - second.scores[seed] for seed in seeds])
     difference = float(gains.mean())
     if len(seeds) < 3:
-        return Paired(difference, None, "")
+        return PairedTest(difference, None, "")
     name = f"paired t over {len(seeds)} seeds"
     if np.ptp(gains) == 0:  # t is undefined without variance
-        return Paired(difference, 1.0 if difference == 0 else 0.0, name)
-    return Paired(difference, float(stats.ttest_1samp(gains, 0.0).pvalue), name)
+        return PairedTest(difference, 1.0 if difference == 0 else 0.0, name)
+    return PairedTest(difference, float(stats.ttest_1samp(gains, 0.0).pvalue), name)
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -116,11 +116,11 @@ def _shown_p(value: float | None) -> str:
     return "" if value is None else f"{value:.2g}"
 
 
-def lines_of(
+def table_lines(
     results: Iterable[RunResult],
     paper: Paper | None = None,
     measure: str = "test_map",
-) -> list[Line]:
+) -> list[TableLine]:
     """The table's rows in the order of the runs, with the paper's numbers for this measure."""
     papers = paper_values(paper, measure)
     grouped: dict[tuple[str, ...], list[RunResult]] = {}
@@ -135,7 +135,7 @@ def lines_of(
         search, experiment = first.search, first.experiment
         number = papers.get((search.paper_setting(paper), experiment.entry, experiment.data))
         lines.append(
-            Line(
+            TableLine(
                 data=experiment.data,
                 method=experiment.entry,
                 varied=search.varied,
@@ -165,14 +165,14 @@ def _value(experiment: Experiment, key: str) -> Any:
     return found[name] if isinstance(found, dict) else getattr(found, name)
 
 
-def best_of(lines: Sequence[Line], data: str, head: str = "") -> Line | None:
+def best_of(lines: Sequence[TableLine], data: str, head: str = "") -> TableLine | None:
     """The best method trained on one positive per row with this head; if there is none, the best of all."""
     candidates = [line for line in lines if (line.data, line.head) == (data, head) and not line.varied]
     usable = [line for line in candidates if not line.reference] or candidates
     return max(usable, key=lambda line: line.mean, default=None)
 
 
-def table_rows(lines: Sequence[Line], measure: str = "test_map") -> list[dict[str, Any]]:
+def csv_rows(lines: Sequence[TableLine], measure: str = "test_map") -> list[dict[str, Any]]:
     """The table as plain values, for a csv file."""
     rows = []
     for line in lines:
@@ -202,7 +202,7 @@ def table_rows(lines: Sequence[Line], measure: str = "test_map") -> list[dict[st
     return with_corrected(rows, "data", "head")
 
 
-def pair_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
+def pair_rows(lines: Sequence[TableLine]) -> list[dict[str, Any]]:
     """Every two methods on one data set."""
     rows = []
     plain = [line for line in lines if not line.varied]
@@ -216,9 +216,9 @@ def pair_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
     return with_corrected(rows, "data", "head")
 
 
-def shown_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+def display_cells(lines: Sequence[TableLine]) -> tuple[list[str], list[list[str]]]:
     """The table for a reader: header and cells, without empty columns."""
-    rows = table_rows(lines)
+    rows = csv_rows(lines)
     several = len({line.data for line in lines}) > 1
     header = ["data", "method", "head", "varied", "ours", "paper", "difference", "to the best", "p", "chosen"]
     cells = []
@@ -246,9 +246,9 @@ def without_empty_columns(header: list[str], cells: list[list[str]]) -> tuple[li
     return [header[column] for column in filled], [[row[column] for column in filled] for row in cells]
 
 
-def explain_p(lines: Sequence[Line]) -> str:
+def explain_p(lines: Sequence[TableLine]) -> str:
     """Sentences on the p-values, or on why there are none; empty if nothing is compared."""
-    compared = [row for row in table_rows(lines) if row["to_best"] != ""]
+    compared = [row for row in csv_rows(lines) if row["to_best"] != ""]
     tested = [row for row in compared if row["test"]]
     if not tested:
         return "No p-values: a test needs at least three seeds." if compared else ""

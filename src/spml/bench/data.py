@@ -75,15 +75,15 @@ class DataSource:
         """
         file = self.feature_file
         if features and file is not None:
-            return _opened(file.parent, self.kind, features=file.name if file == self.path else True)
+            return _open(file.parent, self.kind, features=file.name if file == self.path else True)
         if self.path == Path(SCENES):
-            return _opened(SCENES, None, **QUICKSTART, size=image_size)
+            return _open(SCENES, None, **QUICKSTART, size=image_size)
         folder = self.path.parent if self.path.suffix == ".npy" else self.path
-        return _opened(folder, self.kind, size=image_size, cache_path=cache_path)
+        return _open(folder, self.kind, size=image_size, cache_path=cache_path)
 
 
 @lru_cache(maxsize=4)
-def _opened(path: str | Path, kind: str | None, **options: Any) -> Dataset:
+def _open(path: str | Path, kind: str | None, **options: Any) -> Dataset:
     dataset = open_data(path, **({} if kind is None else {"kind": kind}), **options)
     evaluated = np.concatenate([dataset.validation, dataset.test])
     if not len(dataset.test) or not len(dataset.validation):

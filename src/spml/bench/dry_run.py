@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spml.bench.compare import without_empty_columns
-from spml.bench.plan import Plan
+from spml.bench.plan import BenchPlan
 from spml.bench.protocols import Search, paper_values
 from spml.bench.run import BenchTable
 from spml.bench.runner import Runner
@@ -38,7 +38,7 @@ RELATIVE_COST = {  # multiply-adds per pixel, relative to Lite2
 }
 
 
-def dry_run(plan: Plan, out: Path | None = None) -> BenchTable:
+def dry_run(plan: BenchPlan, out: Path | None = None) -> BenchTable:
     """List the runs of a plan, with the paper's numbers and an estimate of GPU hours; works without the data.
 
     Parameters
@@ -64,17 +64,17 @@ def dry_run(plan: Plan, out: Path | None = None) -> BenchTable:
         paper = papers.get((search.paper_setting(plan.protocol.paper), search.base.entry, search.base.data))
         for experiment in points:
             done += sum(runner.done(experiment.seeded(seed)) for seed in seeds) if runner else 0
-            rows.append([*_described(search, experiment), ",".join(map(str, seeds)), str(paper or "")])
+            rows.append([*_cells(search, experiment), ",".join(map(str, seeds)), str(paper or "")])
         runs = tried * len(seeds) + len(plan.seeds) - len(seeds)  # the chosen setting also with the other seeds
         count, seconds = count + runs, seconds + runs * _seconds(search.base, plan)
     notes = list(plan.notes)
     if plan.optuna:
-        notes.append("optuna searches, for each line: " + "; ".join(dict.fromkeys(map(_space, plan.searches))))
+        notes.append("optuna searches, for each line: " + "; ".join(dict.fromkeys(map(_describe_space, plan.searches))))
     notes += [_estimate(seconds, plan), f"{count} runs, {done} of them already done."]
     return BenchTable(f"{plan.title}: {plan.where}", *without_empty_columns(HEADER, rows), notes)
 
 
-def _seconds(experiment: Experiment, plan: Plan) -> float:
+def _seconds(experiment: Experiment, plan: BenchPlan) -> float:
     """Estimated seconds of one run on the reference GPU; 0 if the number of training rows is unknown."""
     share = experiment.draw.rows if experiment.draw else 1.0
     passes = share * _rows(experiment.data, plan) * experiment.train.epochs
@@ -85,13 +85,13 @@ def _seconds(experiment: Experiment, plan: Plan) -> float:
     return IMAGE_SECONDS * passes * views * pixels * RELATIVE_COST.get(experiment.backbone.partition(".")[0], 1.0)
 
 
-def _rows(data: str, plan: Plan) -> int:
+def _rows(data: str, plan: BenchPlan) -> int:
     if data in plan.datasets:
         return len(plan.datasets[data].train)
     return PAPERS[data].train if data in PAPERS else 0
 
 
-def _estimate(seconds: float, plan: Plan) -> str:
+def _estimate(seconds: float, plan: BenchPlan) -> str:
     unknown = {search.base.data for search in plan.searches if not _rows(search.base.data, plan)}
     if plan.protocol.features:
         basis = f"{1e6 * HEAD_SECONDS:.1f} µs per head, row and epoch on an H200, without computing features"
@@ -110,7 +110,7 @@ def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.0f}" if seconds >= 99.5 * 3600 else f"{seconds / 3600:.2g}"
 
 
-def _described(search: Search, experiment: Experiment) -> list[str]:
+def _cells(search: Search, experiment: Experiment) -> list[str]:
     default = LabelDraw()
     draw = {key: value for key, value in vars(experiment.draw or default).items() if value != getattr(default, key)}
     train = experiment.train
@@ -130,5 +130,5 @@ def _described(search: Search, experiment: Experiment) -> list[str]:
     ]
 
 
-def _space(search: Search) -> str:
+def _describe_space(search: Search) -> str:
     return ", ".join(f"{key} in {list(values)}" for key, values in search.space.items()) or "nothing"

@@ -35,7 +35,7 @@ class StoredRow(TypedDict):
     validation_map: Score | None
     seconds: float | None
     best_epoch: NotRequired[int]
-    diverged: NotRequired[bool]
+    diverged_row: NotRequired[bool]
     test_map: NotRequired[Score | None]
     test_ap: NotRequired[list[Score]]
     validation_curve: NotRequired[list[float]]
@@ -54,7 +54,7 @@ def read_row(path: Path) -> Row:
     return row
 
 
-def described(experiment: Experiment) -> Row:
+def identity_columns(experiment: Experiment) -> Row:
     """The columns that name an experiment in a table of runs."""
     return {
         "method": experiment.method,
@@ -63,9 +63,9 @@ def described(experiment: Experiment) -> Row:
     }
 
 
-def diverged(experiment: Experiment) -> Row:
+def diverged_row(experiment: Experiment) -> Row:
     """The row of a run whose model was not finite after any epoch: it ranks last and has no measurements."""
-    return described(experiment) | {"validation_map": 0.0, "seconds": None, "diverged": True}
+    return identity_columns(experiment) | {"validation_map": 0.0, "seconds": None, "diverged": True}
 
 
 def measure(experiment: Experiment, dataset: Dataset, test: Tensor, training: Tensor) -> Row:

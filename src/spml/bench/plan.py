@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spml.bench.data import SCENES, DataSource
-from spml.bench.protocols import SEARCHES, Protocol, Search, load_protocol, one_of
+from spml.bench.protocols import SEARCHES, Protocol, Search, check_choice, load_protocol
 from spml.bench.search import Optuna
 from spml.bench.studies import Study, is_study, load_study
-from spml.bench.toml_files import read_toml, shipped
+from spml.bench.toml_files import packaged_files, read_toml
 from spml.data.dataset import Dataset
 from spml.errors import InputError
 from spml.methods import METHODS, method
@@ -20,7 +20,7 @@ from spml.training.run_experiment import head_of
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """Everything that `spml bench` runs.
 
     Parameters
@@ -73,7 +73,7 @@ def plan(
     storage: str | None = None,
     changes: Sequence[str] = (),
     need_data: bool = True,
-) -> Plan:
+) -> BenchPlan:
     """Read a protocol or study and list everything to run.
 
     Parameters
@@ -127,7 +127,7 @@ def plan(
     if not entries:
         raise InputError(f"{name} lists no methods: add a table such as [methods.an], or pass --methods")
     chosen = search or protocol.search
-    one_of("--search", "it", chosen, SEARCHES)
+    check_choice("--search", "it", chosen, SEARCHES)
     for option, value in (("--trials", trials), ("--storage", storage)):
         if value is not None and chosen != "optuna":
             raise InputError(f"{option} works only with --search optuna, but the search is {chosen!r}")
@@ -142,7 +142,7 @@ def plan(
         notes += head_notes
     notes += [f"{name}: {note}" for name, dataset in datasets.items() for note in dataset.notes]
     optuna = Optuna(trials or Optuna.trials, storage) if chosen == "optuna" else None
-    return Plan(protocol, study, sources, datasets, searches, tuple(seeds) or protocol.seeds, optuna, notes)
+    return BenchPlan(protocol, study, sources, datasets, searches, tuple(seeds) or protocol.seeds, optuna, notes)
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...]:
@@ -160,7 +160,7 @@ def list_files() -> dict[str, list[tuple[str, str, str]]]:
     """Name, title and kind of data of all protocols and studies of the package."""
     listed: dict[str, list[tuple[str, str, str]]] = {}
     for kind in ("protocols", "studies"):
-        for name in shipped(kind):
+        for name in packaged_files(kind):
             raw = read_toml(kind, name)
             on = raw.get("kind", " or ".join(side for side in ("images", "features") if side in raw))
             reference = f" ({raw['where']})" if raw.get("where") else ""
@@ -170,14 +170,14 @@ def list_files() -> dict[str, list[tuple[str, str, str]]]:
 
 
 def _check_name(name: str) -> None:
-    if name not in shipped("protocols") and name not in shipped("studies") and not Path(name).is_file():
-        known = ", ".join([*shipped("protocols"), *shipped("studies")])
+    if name not in packaged_files("protocols") and name not in packaged_files("studies") and not Path(name).is_file():
+        known = ", ".join([*packaged_files("protocols"), *packaged_files("studies")])
         raise InputError(f"No protocol or study {name!r}. Available: {known}; or give the path of a .toml file")
 
 
 def _built_in(name: str) -> list[str]:
     """The built-in data, if a protocol runs on nothing else."""
-    exists = name in shipped("protocols") or Path(name).is_file()
+    exists = name in packaged_files("protocols") or Path(name).is_file()
     data = read_toml("protocols", name).get("data") if exists else None
     return [f"{SCENES}={SCENES}"] if isinstance(data, dict) and set(data) == {SCENES} else []
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from spml.bench.toml_files import change_value, flat, read_toml, shipped, with_none, with_tuples
+from spml.bench.toml_files import change_value, flatten, lists_to_tuples, packaged_files, parse_none, read_toml
 from spml.data.augment import ViewSettings
 from spml.errors import InputError, unknown_name
 from spml.methods import METHODS, method
@@ -43,20 +43,20 @@ from spml.training.settings import TrainSettings
 from spml.type_checks import check_type
 
 SEARCHES = ("published", "grid", "none", "optuna")
-TOP = {  # the keys of a file and their types
+PROTOCOL_KEYS = {  # the keys of a file and their types
     **{"title": str, "about": str, "kind": Any, "backbone": str, "image_size": int, "head": str | None},
     **{"seeds": tuple[int, ...], "search": Any, "select_on": Any, "paper": dict | None},
     **dict.fromkeys(("train", "grid", "draw", "data", "methods"), dict),
 }
-_ON = {**dict.fromkeys(("settings", "train", "grid"), dict), "linear_init": dict}
-_ENTRY = {
+_DATA_KEYS = {**dict.fromkeys(("settings", "train", "grid"), dict), "linear_init": dict}
+_METHOD_KEYS = {
     **{"method": str, "draw": dict, "head": str | None, "head_settings": dict, "on": dict},
-    **_ON,
+    **_DATA_KEYS,
     "linear_init": dict | None,
 }
-_PAPER = {"file": str, "table": str | int, "setting": str}
-_LINEAR = ("epochs", "batch_size", "learning_rate", "early_stopping")  # settings that apply to linear heads
-_SEED = "seed cannot be set here: use seeds = [0, 1, 2], or --seeds"
+_PAPER_KEYS = {"file": str, "table": str | int, "setting": str}
+_LINEAR_SETTINGS = ("epochs", "batch_size", "learning_rate", "early_stopping")  # settings that apply to linear heads
+_SEED_ADVICE = "seed cannot be set here: use seeds = [0, 1, 2], or --seeds"
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Protocol:
         settings = {**given.get("settings", {}), **on.get("settings", {})}
         pinned = {f"train.{key}" for part in (given, on) for key in part.get("train", {})}
         pinned |= {f"settings.{key}" for key in settings}
-        grid = {**self.grid, **flat(given.get("grid", {})), **flat(on.get("grid", {}))}
+        grid = {**self.grid, **flatten(given.get("grid", {})), **flatten(on.get("grid", {}))}
         if search == "none":
             grid = {}
         elif search == "published":
@@ -174,7 +174,7 @@ class Protocol:
             entry=entry,
             method=name,
             settings=settings,
-            train=_train(train, f"{self.name}: {entry}", self.features),
+            train=_train_settings(train, f"{self.name}: {entry}", self.features),
             k=self.data[data].get("k"),
             draw=LabelDraw(**{**self.draw, **given.get("draw", {})}),
             validation="full",
@@ -186,7 +186,7 @@ class Protocol:
             linear_init=_linear_init((given, on), f"{self.name}: {entry}"),
         )
         if self.features:
-            with errors_named(self.name):
+            with prefix_errors(self.name):
                 check_on_features(METHODS[name])
         if self.features and (base.head not in (None, "linear") or base.head_settings or base.linear_init):
             raise InputError(
@@ -216,16 +216,16 @@ def load_protocol(name: str, changes: Sequence[str] = ()) -> Protocol:
 
 def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
     """Validate the content of a file and build the protocol."""
-    raw = {**with_none(raw), "search": raw.get("search", Protocol.search)}  # "none" is a value here
-    known_keys(name, raw, TOP)
+    raw = {**parse_none(raw), "search": raw.get("search", Protocol.search)}  # "none" is a value here
+    check_keys(name, raw, PROTOCOL_KEYS)
     for key in ("title", "kind", "data"):
         if key not in raw:
             raise InputError(f"{name}: {key!r} is missing")
-    one_of(name, "kind", raw["kind"], ("linear", "finetune"))
-    one_of(name, "search", raw["search"], SEARCHES[:3])
-    one_of(name, "select_on", raw.get("select_on", Protocol.select_on), ("every seed", "first seed"))
+    check_choice(name, "kind", raw["kind"], ("linear", "finetune"))
+    check_choice(name, "search", raw["search"], SEARCHES[:3])
+    check_choice(name, "select_on", raw.get("select_on", Protocol.select_on), ("every seed", "first seed"))
     for data, table in raw["data"].items():
-        known_keys(f"{name}: data.{data}", table, {"k": float | None})
+        check_keys(f"{name}: data.{data}", table, {"k": float | None})
         if table.get("k") is not None and not 0 < table["k"] < math.inf:
             raise InputError(f"{name}: data.{data}: k must be a number above 0, not {table['k']}")
     if raw.get("image_size", 1) < 1:
@@ -234,13 +234,13 @@ def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
     if any(not 0 <= seed < 2**63 for seed in seeds):
         raise InputError(f"{name}: seeds must be whole numbers from 0 to 2^63 - 1, not {seeds}")
     linear = raw["kind"] == "linear"
-    _train(raw.get("train", {}), name, linear)
+    _train_settings(raw.get("train", {}), name, linear)
     for entry, table in raw.get("methods", {}).items():
         _check_entry(f"{name}: methods.{entry}", entry, table, raw["data"], linear)
     if (paper := raw.get("paper")) is not None:
-        known_keys(f"{name}: paper", paper, _PAPER)
-        if paper.get("file") not in shipped("papers"):
-            raise InputError(f"{name}: paper.file must be one of {', '.join(shipped('papers'))}")
+        check_keys(f"{name}: paper", paper, _PAPER_KEYS)
+        if paper.get("file") not in packaged_files("papers"):
+            raise InputError(f"{name}: paper.file must be one of {', '.join(packaged_files('papers'))}")
         paper = Paper(paper["file"], str(paper.get("table", "")), paper.get("setting", ""))
     grid, draw = _checked_grid(name, raw.get("grid", {}), linear), _checked_draw(name, raw.get("draw", {}))
     checked = {"seeds": tuple(dict.fromkeys(seeds)), "paper": paper, "grid": grid, "draw": draw}
@@ -248,7 +248,7 @@ def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:
 
 
 @contextmanager
-def errors_named(location: str) -> Iterator[None]:
+def prefix_errors(location: str) -> Iterator[None]:
     """Add the place in a file to errors."""
     try:
         yield
@@ -256,7 +256,7 @@ def errors_named(location: str) -> Iterator[None]:
         raise InputError(f"{location}: {error}") from None
 
 
-def known_keys(location: str, table: Any, known: Mapping[str, Any]) -> None:
+def check_keys(location: str, table: Any, known: Mapping[str, Any]) -> None:
     """Check that every key is known and its value has the type given in `known`."""
     if not isinstance(table, dict):
         raise InputError(f"{location} must be a table")
@@ -281,32 +281,32 @@ def check_distinct(location: str, values: Sequence[Any]) -> None:
 def check_settings(location: str, name: str, settings: Mapping[str, Any]) -> None:
     """Check the names and types of a method's settings."""
     kinds = METHODS[name].setting_types()
-    with errors_named(location):
+    with prefix_errors(location):
         parsed = {key: parsed_setting(value, kinds.get(key, Any)) for key, value in settings.items()}
     for key, value in parsed.items():
         check_value(f"{location}: settings.{key}", value, kinds.get(key, Any))
-    with errors_named(location):
+    with prefix_errors(location):
         method(name, **settings)
 
 
 def check_train_key(location: str, key: str, linear: bool) -> None:
     """Check that a key `train.…` can be searched or varied."""
-    can = [f"train.{name}" for name in _train_kinds(linear) if name != "views"]
+    can = [f"train.{name}" for name in _train_types(linear) if name != "views"]
     if key == "train.seed":
-        raise InputError(f"{location}: train.{_SEED}")
+        raise InputError(f"{location}: train.{_SEED_ADVICE}")
     if key not in can:
         raise InputError(
             f"{location}: {key!r} is not one of {', '.join(can)}{', the settings of a linear head' * linear}"
         )
 
 
-def one_of(location: str, key: str, value: Any, allowed: Sequence[str]) -> None:
+def check_choice(location: str, key: str, value: Any, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise InputError(f"{location}: {key} must be one of {', '.join(allowed)}, not {value!r}")
 
 
 def _check_entry(location: str, entry: str, table: Any, data: Mapping[str, Any], linear: bool) -> None:
-    known_keys(location, table, _ENTRY)
+    check_keys(location, table, _METHOD_KEYS)
     name = table.get("method", entry)
     if name not in METHODS:
         hint = "For a method of your own, install its package or add --import FILE.py."
@@ -315,11 +315,11 @@ def _check_entry(location: str, entry: str, table: Any, data: Mapping[str, Any],
     for data_name, on in table.get("on", {}).items():
         if data_name not in data:
             raise InputError(f"{location}: no data set {data_name!r}; available: {', '.join(data)}")
-        known_keys(f"{location}.on.{data_name}", on, _ON)
+        check_keys(f"{location}.on.{data_name}", on, _DATA_KEYS)
         parts.append((f"{location}.on.{data_name}", on))
     for part_location, part in parts:
         check_settings(part_location, name, part.get("settings", {}))
-        _train(part.get("train", {}), part_location, linear)
+        _train_settings(part.get("train", {}), part_location, linear)
         _check_searched(part_location, name, _checked_grid(part_location, part.get("grid", {}), linear))
     _checked_draw(location, table.get("draw", {}))
     for _, on in parts:
@@ -330,32 +330,32 @@ def _check_searched(location: str, name: str, grid: Mapping[str, Sequence[Any]])
     for key, values in grid.items():
         table, _, setting = key.partition(".")
         for value in values if table == "settings" else ():
-            check_settings(f"{location}: grid", name, with_none({setting: value}))
+            check_settings(f"{location}: grid", name, parse_none({setting: value}))
 
 
 def _checked_draw(location: str, table: Any) -> dict[str, Any]:
-    known_keys(f"{location}: draw", table, get_type_hints(LabelDraw))
-    with errors_named(location):
+    check_keys(f"{location}: draw", table, get_type_hints(LabelDraw))
+    with prefix_errors(location):
         LabelDraw(**table)
     return dict(table)
 
 
-def _train_kinds(linear: bool) -> dict[str, Any]:
+def _train_types(linear: bool) -> dict[str, Any]:
     """The settings of training and their types, without the seed, which `seeds` lists."""
     kinds = {**get_type_hints(TrainSettings), "views": dict}
-    return {name: kind for name, kind in kinds.items() if name != "seed" and (name in _LINEAR or not linear)}
+    return {name: kind for name, kind in kinds.items() if name != "seed" and (name in _LINEAR_SETTINGS or not linear)}
 
 
-def _train(table: Mapping[str, Any], location: str, linear: bool) -> TrainSettings:
+def _train_settings(table: Mapping[str, Any], location: str, linear: bool) -> TrainSettings:
     if "seed" in table:
-        raise InputError(f"{location}: train.{_SEED}")
-    known_keys(f"{location}: train", table, _train_kinds(linear))
+        raise InputError(f"{location}: train.{_SEED_ADVICE}")
+    check_keys(f"{location}: train", table, _train_types(linear))
     values = dict(table)
     if "views" in values:
-        known_keys(f"{location}: train.views", values["views"], get_type_hints(ViewSettings))
-    with errors_named(f"{location}: train"):
+        check_keys(f"{location}: train.views", values["views"], get_type_hints(ViewSettings))
+    with prefix_errors(f"{location}: train"):
         if "views" in values:
-            values["views"] = ViewSettings(**with_tuples(values["views"]))
+            values["views"] = ViewSettings(**lists_to_tuples(values["views"]))
         return TrainSettings(**values)
 
 
@@ -363,14 +363,14 @@ def _linear_init(parts: Iterable[Mapping[str, Any]], location: str) -> LinearIni
     """The linear phase of an entry, with the values of its data set; None if the entry has none."""
     tables = [part["linear_init"] for part in parts if part.get("linear_init") is not None]
     for table in tables:
-        known_keys(f"{location}: linear_init", table, get_type_hints(LinearInit))
-    with errors_named(f"{location}: linear_init"):
+        check_keys(f"{location}: linear_init", table, get_type_hints(LinearInit))
+    with prefix_errors(f"{location}: linear_init"):
         return LinearInit(**{key: value for table in tables for key, value in table.items()}) if tables else None
 
 
 def _checked_grid(location: str, table: Mapping[str, Any], linear: bool) -> dict[str, tuple[Any, ...]]:
-    with errors_named(f"{location}: grid"):
-        grid = flat(table)
+    with prefix_errors(f"{location}: grid"):
+        grid = flatten(table)
     for key, values in grid.items():
         kind, _, name = key.partition(".")
         if kind not in ("train", "settings") or not name:
@@ -379,7 +379,7 @@ def _checked_grid(location: str, table: Mapping[str, Any], linear: bool) -> dict
         if kind == "train":
             check_train_key(f"{location}: grid", key, linear)
             for value in values:
-                _train(with_none({name: value}), f"{location}: grid", linear)
+                _train_settings(parse_none({name: value}), f"{location}: grid", linear)
     return grid
 
 
@@ -387,7 +387,7 @@ def paper_values(paper: Paper | None, measure: str = "test_map") -> dict[tuple[s
     """The numbers of a paper's table by setting, method and data set; only of `paper.setting`, if it is given."""
     if paper is None:
         return {}
-    with shipped("papers")[paper.file].open(newline="", encoding="utf-8") as file:
+    with packaged_files("papers")[paper.file].open(newline="", encoding="utf-8") as file:
         return {
             (row["setting"], row["method"], row["dataset"]): PaperValue(
                 float(row["value"]), float(row["sd"]) if row["sd"] else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from spml.bench.compare import Line, shown_rows
-from spml.bench.plan import Plan
+from spml.bench.compare import TableLine, display_cells
+from spml.bench.plan import BenchPlan
 from spml.bench.runner import Runner
 from spml.bench.search import RunResult
 from spml.report.comparison import comparison, comparison_opening
@@ -23,7 +23,7 @@ _MOST_PICTURED = 12  # largest number of runs that a report shows individually
 
 
 def write_bench_report(
-    path: Path, plan: Plan, lines: Sequence[Line], measure: str, notes: Sequence[str],
+    path: Path, plan: BenchPlan, lines: Sequence[TableLine], measure: str, notes: Sequence[str],
     charts: Sequence[StudyChart], results: Sequence[RunResult], runner: Runner,
 ) -> None:  # fmt: skip
     """Write the table, the charts and, if there are not too many, the runs as one HTML file.
@@ -31,7 +31,7 @@ def write_bench_report(
     A study starts with its charts, a protocol with its table.
     """
     lead = f"{len(results)} runs, {sum(result.chosen for result in results)} of them with the selected settings."
-    table = join(_html_table(*shown_rows(lines)), tag("ul", *(tag("li", note) for note in notes if note)))
+    table = join(_html_table(*display_cells(lines)), tag("ul", *(tag("li", note) for note in notes if note)))
     opening = join(tag("p", lead, class_="lead"), *([] if charts else [*_ranking(lines, measure), table]))
     parts: list[Section] = [studies_section(charts), Section("numbers", "The numbers", table)] if charts else []
     curves = _curves(results)
@@ -47,7 +47,7 @@ def write_bench_report(
     write_text(path, page(plan.title, plan.where, opening, parts))
 
 
-def _ranking(lines: Sequence[Line], measure: str) -> Iterator[Html]:
+def _ranking(lines: Sequence[TableLine], measure: str) -> Iterator[Html]:
     """For each data set, its methods from best to worst with a dot per run; nothing for a single method."""
     for data in dict.fromkeys(line.data for line in lines if not line.varied):
         ranked = sorted((line for line in lines if line.data == data), key=lambda line: -line.mean)

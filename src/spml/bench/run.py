@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spml.bench import compare
 from spml.bench.origin import origin_of
-from spml.bench.plan import Plan
+from spml.bench.plan import BenchPlan
 from spml.bench.report import write_bench_report
 from spml.bench.runner import Runner
 from spml.bench.search import RunResult, execute
@@ -40,7 +40,7 @@ class BenchTable:
 
 
 def run(
-    plan: Plan,
+    plan: BenchPlan,
     out: Path,
     *,
     device: str = "auto",
@@ -78,10 +78,10 @@ def run(
         return _write(plan, runner, results, out)
 
 
-def _write(plan: Plan, runner: Runner, results: Sequence[RunResult], out: Path) -> BenchTable:
+def _write(plan: BenchPlan, runner: Runner, results: Sequence[RunResult], out: Path) -> BenchTable:
     measures = plan.study.y if plan.study else ("test_map",)
     paper = plan.protocol.paper
-    by_measure = {measure: compare.lines_of(results, paper, measure) for measure in measures}
+    by_measure = {measure: compare.table_lines(results, paper, measure) for measure in measures}
     lines = by_measure[measures[0]]
     if not lines:
         raise InputError(compare.explain_diverged(results) or f"no run has a value for {MEASURES[measures[0]]}")
@@ -92,19 +92,19 @@ def _write(plan: Plan, runner: Runner, results: Sequence[RunResult], out: Path) 
     # The report reads the runs again: if one of them is damaged, no file has been written yet.
     write_bench_report(report, plan, lines, measured, notes, charts, results, runner)
     compare.write_csv(out / "runs.csv", rows)
-    table = [row for measure, found in by_measure.items() for row in compare.table_rows(found, measure)]
+    table = [row for measure, found in by_measure.items() for row in compare.csv_rows(found, measure)]
     compare.write_csv(out / "table.csv", table)
     if pairs := compare.pair_rows(lines):
         compare.write_csv(out / "pairs.csv", pairs)
     if plan.study and plan.study.intervals:
         compare.write_csv(out / "intervals.csv", interval_rows(plan.datasets))
-    header, cells = compare.shown_rows(lines)
+    header, cells = compare.display_cells(lines)
     write_text(out / "table.md", compare.markdown(plan.title, header, cells, notes))
     return BenchTable(plan.title, header, cells, notes)
 
 
 def _notes(
-    plan: Plan, runner: Runner, results: Sequence[RunResult], lines: Sequence[compare.Line], measured: str
+    plan: BenchPlan, runner: Runner, results: Sequence[RunResult], lines: Sequence[compare.TableLine], measured: str
 ) -> list[str]:
     paper, seeds = plan.protocol.paper, ", ".join(map(str, plan.seeds))
     over = f"mean ± standard deviation over seeds {seeds}" if len(plan.seeds) > 1 else f"seed {seeds} alone"

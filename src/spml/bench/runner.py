@@ -18,7 +18,7 @@ import torch
 
 from spml.bench.code_version import code_version
 from spml.bench.data import DataSource
-from spml.bench.measure import Row, described, diverged, measure, read_row
+from spml.bench.measure import Row, diverged_row, identity_columns, measure, read_row
 from spml.bench.workers import in_workers, interrupted
 from spml.data.dataset import Dataset
 from spml.data.stores.features import FeatureStore
@@ -80,7 +80,7 @@ class Runner:
         if missing:
             done = len({self.path(experiment) for experiment in experiments}) - len(missing)
             self.notify(f"{len(missing)} runs to do" + (f", {done} already done" if done else ""))
-            clock = _Clock(len(missing), self.notify)
+            clock = _Progress(len(missing), self.notify)
             self._run_heads([experiment for experiment in missing.values() if experiment.features], clock)
             self._run_networks([experiment for experiment in missing.values() if not experiment.features], clock)
             if not all(path.exists() for path in missing):  # workers import the code anew
@@ -166,7 +166,7 @@ class Runner:
 
     # Networks on images
 
-    def _run_networks(self, experiments: Sequence[Experiment], clock: _Clock) -> None:
+    def _run_networks(self, experiments: Sequence[Experiment], clock: _Progress) -> None:
         names = [experiment.entry for experiment in experiments]
         for number, row in self._each(Runner.run_network, experiments, names, self.workers):
             name = names[number] + (f" ({experiments[number].head} head)" if experiments[number].head else "")
@@ -193,14 +193,14 @@ class Runner:
         resumed = (path.parent / "last.safetensors").exists()
         resident = _start_memory_count(dataset, device)
         head = head_of(experiment, method(experiment.method, **experiment.settings), dataset)
-        row = described(experiment) | {"head": head, "code": code_version(experiment.method)}
+        row = identity_columns(experiment) | {"head": head, "code": code_version(experiment.method)}
         options: dict[str, Any] = {"device": self.device, "progress": False, "interrupted": self.interrupted}
         try:
             best = run_experiment(experiment, dataset, path.parent, **options)
         except DivergedError:
             if (path.parent / "best.safetensors").exists():
                 raise  # it diverged later: its earlier epochs are kept
-            row = diverged(experiment) | row
+            row = diverged_row(experiment) | row
         else:
             row |= network_row(experiment, dataset, open_run(path.parent), best)
             row["seconds"] = None if resumed else round(best["seconds"], 2)
@@ -210,7 +210,7 @@ class Runner:
 
     # Linear heads
 
-    def _run_heads(self, experiments: Sequence[Experiment], clock: _Clock) -> None:
+    def _run_heads(self, experiments: Sequence[Experiment], clock: _Progress) -> None:
         on_gpu = choose_device(self.device).type == "cuda"
         chunks: dict[tuple[Any, ...], list[Experiment]] = {}
         for experiment in experiments:  # the heads of a chunk are trained as one matrix; a kill loses at most a chunk
@@ -253,13 +253,13 @@ class Runner:
     ) -> None:
         path, common = self.path(experiment), {"seconds": seconds, "code": code_version(experiment.method)}
         if not torch.isfinite(result.weight).all():
-            write_text(path, json.dumps(diverged(experiment) | common))
+            write_text(path, json.dumps(diverged_row(experiment) | common))
             return
         store = dataset.store
         assert isinstance(store, FeatureStore)
         test, training = (result.probabilities(FeatureRows(store, part)) for part in (dataset.test, rows))
         row = {
-            **described(experiment),
+            **identity_columns(experiment),
             "best_epoch": result.best_epoch,
             "validation_map": max((score for score in result.validation if score == score), default=0.0),
             "validation_curve": result.validation,
@@ -341,7 +341,7 @@ def _peak_memory(resident: int) -> float:
     return round((torch.cuda.max_memory_allocated() - resident) / 2**30, 3)
 
 
-class _Clock:
+class _Progress:
     """Counts runs and estimates the time that is left."""
 
     def __init__(self, total: int, notify: Notify) -> None:

@@ -25,36 +25,36 @@ from pathlib import Path
 from typing import Any
 
 from spml.bench.protocols import (
-    TOP,
+    PROTOCOL_KEYS,
     Protocol,
     Search,
     check_distinct,
+    check_keys,
     check_settings,
     check_train_key,
     check_value,
-    errors_named,
-    known_keys,
     make_protocol,
+    prefix_errors,
 )
-from spml.bench.toml_files import change_value, flat, read_toml, shipped
+from spml.bench.toml_files import change_value, flatten, packaged_files, read_toml
 from spml.data.dataset import Dataset
 from spml.errors import InputError
 from spml.labels import k_intervals
 from spml.methods import METHODS
 from spml.report.studies import StudyChart
 
-_KEYS = {
+_STUDY_KEYS = {
     **{"title": str, "about": str, "where": str, "run": Any, "seeds": Any, "paper": Any, "intervals": bool},
     **dict.fromkeys(("images", "features", "methods", "draw", "vary", "show"), dict),
 }
-_ADDED = ("train", "data", "draw", "methods")  # tables that are merged with the protocol's; others replace it
-_SIDE = {
-    **dict.fromkeys(TOP, Any),  # checked as part of the protocol
-    **dict.fromkeys((*_ADDED, "vary"), dict),
+_MERGED_TABLES = ("train", "data", "draw", "methods")  # tables that are merged with the protocol's; others replace it
+_SIDE_KEYS = {
+    **dict.fromkeys(PROTOCOL_KEYS, Any),  # checked as part of the protocol
+    **dict.fromkeys((*_MERGED_TABLES, "vary"), dict),
     **{"protocol": str, "run": Any},
 }
-_SHOW = {"x": str, "y": Any, "x_label": str, "log_x": bool}
-_VARIED = {"k": float | None, "backbone": str, "image_size": int, "head": str | None}
+_SHOW_KEYS = {"x": str, "y": Any, "x_label": str, "log_x": bool}
+_VARIED_TYPES = {"k": float | None, "backbone": str, "image_size": int, "head": str | None}
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Study:
             for key, values in self.vary.items():
                 for value in self._values(key, values, given.base.data):
                     space = {name: found for name, found in given.space.items() if name != key}
-                    with errors_named(f"{self.name}: vary"):
+                    with prefix_errors(f"{self.name}: vary"):
                         base = given.base.changed({key: value})
                     check_settings(f"{self.name}: {base.entry}", base.method, base.settings)
                     searches.append(Search(base, space, key, value))
@@ -150,8 +150,8 @@ MEASURES = {
 
 def is_study(name: str) -> bool:
     """Whether this is the name or the file of a study."""
-    if name in shipped("protocols") or name in shipped("studies"):
-        return name in shipped("studies")
+    if name in packaged_files("protocols") or name in packaged_files("studies"):
+        return name in packaged_files("studies")
     return not {"run", "images", "features"}.isdisjoint(read_toml("studies", name))
 
 
@@ -177,13 +177,13 @@ def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Stu
     """
     raw = read_toml("studies", name)
     stem = Path(name).stem
-    known_keys(stem, raw, _KEYS)
+    check_keys(stem, raw, _STUDY_KEYS)
     side = _side(stem, raw, "features" if features else "images")
     run, vary = (side.pop(key, raw.get(key)) for key in ("run", "vary"))
     _check_run(stem, raw, run)
-    protocol = _changed_protocol(stem, raw, side, Path(name).parent, changes)
-    with errors_named(f"{stem}: vary"):
-        varied = flat(vary or {}, protocol.data)
+    protocol = _apply_changes(stem, raw, side, Path(name).parent, changes)
+    with prefix_errors(f"{stem}: vary"):
+        varied = flatten(vary or {}, protocol.data)
     for key, values in varied.items():
         _check_varied(f"{stem}: vary", key, values, protocol.features)
     show = raw.get("show", {})
@@ -199,7 +199,7 @@ def _side(stem: str, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
         hint = "leave --features out" if name == "features" else "give --features"
         raise InputError(f"the study {stem} runs on {other} only: {hint}" if other in raw else f"{stem}: no protocol")
     side = dict(raw[name])
-    known_keys(f"{stem}: {name}", side, _SIDE)
+    check_keys(f"{stem}: {name}", side, _SIDE_KEYS)
     if "protocol" not in side:
         raise InputError(f"{stem}: {name}.protocol is missing")
     return side
@@ -213,7 +213,7 @@ def _check_run(stem: str, raw: Mapping[str, Any], run: Any) -> None:
     check_distinct(f"{stem}: run", run)
 
 
-def _changed_protocol(
+def _apply_changes(
     stem: str, raw: Mapping[str, Any], side: dict[str, Any], folder: Path, changes: Sequence[str]
 ) -> Protocol:
     """The protocol of a study, with the changes of its side, of its file and of the user."""
@@ -231,7 +231,7 @@ def _changed_protocol(
 
 def _check_show(stem: str, show: Any) -> tuple[str, ...]:
     """Check the table [show] and return its measures."""
-    known_keys(f"{stem}: show", show, _SHOW)
+    check_keys(f"{stem}: show", show, _SHOW_KEYS)
     y = show.get("y", "test_map")
     measures = [y] if isinstance(y, str) else y
     if not isinstance(measures, list) or not measures:
@@ -249,10 +249,10 @@ def _merge(location: str, protocol: dict[str, Any], changes: Mapping[str, Any]) 
     for key, value in changes.items():
         if key == "methods":
             existing = protocol.setdefault("methods", {})
-            known_keys(f"{location}: methods", value, dict.fromkeys(value, dict))
+            check_keys(f"{location}: methods", value, dict.fromkeys(value, dict))
             for entry, table in value.items():
                 existing[entry] = {**existing.get(entry, {}), **table}
-        elif key in _ADDED:
+        elif key in _MERGED_TABLES:
             protocol[key] = {**protocol.get(key, {}), **value}
         else:
             protocol[key] = value
@@ -268,13 +268,13 @@ def _check_varied(location: str, key: str, values: Any, features: bool) -> None:
     for choices in values.values() if isinstance(values, dict) else [values]:
         check_distinct(f"{location}.{key}", choices)
         for value in choices:
-            check_value(f"{location}.{key}", None if value == "none" else value, _VARIED.get(key, Any))
+            check_value(f"{location}.{key}", None if value == "none" else value, _VARIED_TYPES.get(key, Any))
 
 
 def interval_rows(datasets: Mapping[str, Dataset]) -> list[dict[str, Any]]:
     """Cole et al., Table A2: the interval of nine in ten estimates of k from M fully labelled rows, and the paper's."""
     published: dict[tuple[str, str, str], str] = {}
-    with shipped("papers")["cole2021"].open(newline="", encoding="utf-8") as file:
+    with packaged_files("papers")["cole2021"].open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["table"] == "A2":
                 published[row["dataset"], row["setting"], row["measure"]] = row["value"]

@@ -13,7 +13,7 @@ from spml.errors import InputError
 _DEEPEST = 8  # levels of tables in a file
 
 
-def shipped(kind: str) -> dict[str, Path]:
+def packaged_files(kind: str) -> dict[str, Path]:
     """The files of the package in `files/protocols`, `files/studies` or `files/papers`, by name."""
     folder = Path(str(resources.files(__package__))) / "files" / kind
     return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".toml", ".csv")}
@@ -21,10 +21,10 @@ def shipped(kind: str) -> dict[str, Path]:
 
 def read_toml(kind: str, name: str, folder: Path | None = None) -> dict[str, Any]:
     """Read a file of the package by name, or another by path, relative to `folder`."""
-    path = shipped(kind).get(name) or (folder or Path()) / name
+    path = packaged_files(kind).get(name) or (folder or Path()) / name
     if not path.is_file():
         raise InputError(
-            f"No file {str(path)!r}, and no {kind} of that name. Available {kind}: {', '.join(shipped(kind))}"
+            f"No file {str(path)!r}, and no {kind} of that name. Available {kind}: {', '.join(packaged_files(kind))}"
         )
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -68,20 +68,20 @@ def change_value(raw: dict[str, Any], change: str) -> None:
     table[last] = value
 
 
-def with_none(table: Mapping[str, Any]) -> dict[str, Any]:
+def parse_none(table: Mapping[str, Any]) -> dict[str, Any]:
     """Replace "none" by None, also in nested tables."""
     return {
-        key: with_none(value) if isinstance(value, dict) else None if value == "none" else value
+        key: parse_none(value) if isinstance(value, dict) else None if value == "none" else value
         for key, value in table.items()
     }
 
 
-def with_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+def lists_to_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
     """Replace lists, which TOML has, by tuples, which settings have."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 
-def flat(table: Mapping[str, Any], data: Collection[str] = (), above: str = "") -> dict[str, Any]:
+def flatten(table: Mapping[str, Any], data: Collection[str] = (), above: str = "") -> dict[str, Any]:
     """{train: {learning_rate: […]}} as {train.learning_rate: (…)}; a table of data sets stays one."""
     found: dict[str, Any] = {}
     for key, value in table.items():
@@ -89,7 +89,7 @@ def flat(table: Mapping[str, Any], data: Collection[str] = (), above: str = "") 
         if isinstance(value, dict) and value and set(value) <= set(data):
             found[name] = {data_name: _list(f"{name}.{data_name}", values) for data_name, values in value.items()}
         elif isinstance(value, dict):
-            found |= flat(value, data, f"{name}.")
+            found |= flatten(value, data, f"{name}.")
         else:
             found[name] = _list(name, value)
     return found

@@ -194,7 +194,7 @@ def apply(images: Tensor, parameters: ViewParameters) -> Tensor:
         images = _warp(images, _crop_matrices(parameters.crop, parameters.flip, images), "border")
     elif bool(parameters.flip.any()):
         images = images.clone()
-        _change(images, parameters.flip, torch.flip, (-1,))
+        _apply_to_rows(images, parameters.flip, torch.flip, (-1,))
     return images if parameters.strong is None else _strong(images, parameters.strong)
 
 
@@ -228,12 +228,12 @@ def _randaugment(images: Tensor, operation: Tensor, level: Tensor) -> None:
     """Apply one operation per row, in place."""
     for name, function in _PIXELWISE.items():
         mask = operation == OPERATIONS.index(name)
-        _change(images, mask, function, level[mask])
+        _apply_to_rows(images, mask, function, level[mask])
     warped = torch.isin(operation, torch.tensor([OPERATIONS.index(name) for name in _WARPS]))
-    _change(images, warped, _warp, _warp_matrices(operation[warped], level[warped], images), "grey")
+    _apply_to_rows(images, warped, _warp, _warp_matrices(operation[warped], level[warped], images), "grey")
 
 
-def _change(images: Tensor, mask: Tensor, function: Callable[..., Tensor], *arguments: Any) -> None:
+def _apply_to_rows(images: Tensor, mask: Tensor, function: Callable[..., Tensor], *arguments: Any) -> None:
     """Change the chosen rows in place. `chosen` is on the CPU, which avoids waiting for the device."""
     if bool(mask.any()):
         rows = _move(mask.nonzero().squeeze(1), images.device)

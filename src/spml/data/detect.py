@@ -93,7 +93,7 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
     _check_options(detected, options)
     function = _function(detected)
     dataset = function(**options) if detected == "scenes" else function(location, **options)
-    recorded = ({} if kind is None else {"kind": kind}) | _recorded(detected, options)
+    recorded = ({} if kind is None else {"kind": kind}) | _as_json(detected, options)
     return replace(dataset, source=source | {"kind": detected, "options": recorded})
 
 
@@ -105,14 +105,14 @@ def _detect(path: Path) -> str:
         if path.suffix.lower() in _SPREADSHEETS:
             raise InputError(f"{path}: spreadsheets are not supported. Save the sheet as CSV, and open that file.")
         if path.suffix.lower() not in _BY_SUFFIX:
-            raise InputError(f"{path}: this type of file is not supported. Supported data: {_described(FORMATS)}.")
+            raise InputError(f"{path}: this type of file is not supported. Supported data: {_describe(FORMATS)}.")
         return _BY_SUFFIX[path.suffix.lower()]
     fitting = [kind for kind, fits in _layouts(path).items() if fits]
     if not fitting:
-        raise InputError(f"{path}: no supported data in this folder. Supported data: {_described(FORMATS)}.")
+        raise InputError(f"{path}: no supported data in this folder. Supported data: {_describe(FORMATS)}.")
     if len(fitting) > 1:
         raise InputError(
-            f"{path}: this may be {_described(fitting, ' or ')}. Choose one with kind ({', '.join(fitting)})."
+            f"{path}: this may be {_describe(fitting, ' or ')}. Choose one with kind ({', '.join(fitting)})."
         )
     return fitting[0]
 
@@ -174,7 +174,7 @@ def _only_table(path: Path) -> Path:
     return tables[0]
 
 
-def _described(kinds: Iterable[str], joint: str = "; ") -> str:
+def _describe(kinds: Iterable[str], joint: str = "; ") -> str:
     return joint.join(FORMATS[kind].description for kind in kinds)
 
 
@@ -203,7 +203,7 @@ def _check_options(kind: str, options: dict[str, Any]) -> None:
             )
 
 
-def _recorded(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+def _as_json(kind: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options as JSON holds them, with absolute paths; the features of a pack are a name inside it."""
     recorded = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     for name in _PATH_OPTIONS:

@@ -39,11 +39,11 @@ def pseudo_label_consistency(
     tensor([[0.0000, 0.6931, 0.0000]])
     """
     logits = in_full_precision(logits)
-    positive, negative = sure_entries(labels, weak_logits, threshold, include_observed)
+    positive, negative = target_entries(labels, weak_logits, threshold, include_observed)
     return torch.where(positive | negative, signed_term(logits, positive), 0.0)
 
 
-def sure_entries(
+def target_entries(
     labels: Tensor, weak_logits: Tensor, threshold: float, include_observed: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return which entries are targets of PLC: as positives, and as negatives."""

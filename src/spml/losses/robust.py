@@ -14,7 +14,7 @@ from spml.losses.terms import (
     negative_term,
     positive_term,
     signed_focal_term,
-    with_slope,
+    with_derivative,
 )
 from spml.type_checks import Count, NonNegative, Positive, Range, Share, check_rules, check_types
 
@@ -78,14 +78,14 @@ def _hill_value(logits: Tensor, positive: Tensor, crest: float, focusing: float)
     return torch.where(positive, up, (crest - p) * p.square())
 
 
-def _hill_slope(logits: Tensor, positive: Tensor, crest: float, focusing: float) -> Tensor:
+def _hill_derivative(logits: Tensor, positive: Tensor, crest: float, focusing: float) -> Tensor:
     """-(1 - p)^γ (γ p · -log p + 1 - p), and p² (1 - p) (2λ - 3p) with 2λ - 3p = (2λ - 3) + 3 (1 - p)."""
     p, rest = torch.sigmoid(logits), torch.sigmoid(-logits)
     up = rest**focusing * (focusing * p * positive_term(logits) + rest)
     return torch.where(positive, -up, p.square() * rest * (2 * crest - 3 + 3 * rest))
 
 
-_hill = with_slope(_hill_value, _hill_slope)
+_hill = with_derivative(_hill_value, _hill_derivative)
 
 
 @named("hill")
@@ -185,7 +185,7 @@ def _robust_value(
     return torch.where(labels > 0, cost, torch.where(labels < 0, as_negative, unknown))
 
 
-def _robust_slope(
+def _robust_derivative(
     logits: Tensor, labels: Tensor, positive_power: float, negative_power: float, *schedule: float
 ) -> Tensor:
     """The slope of (1 - p^q)/q is -p^q (1 - p); with 1 - p in place of p it is (1 - p)^q p."""
@@ -197,7 +197,7 @@ def _robust_slope(
     return torch.where(labels > 0, -rest, torch.where(labels < 0, as_negative, unknown))
 
 
-_robust = with_slope(_robust_value, _robust_slope)
+_robust = with_derivative(_robust_value, _robust_derivative)
 
 
 @named("gr")

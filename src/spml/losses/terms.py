@@ -43,7 +43,7 @@ def soft_term(logits: Tensor, target: Tensor | float) -> Tensor:
 # multiply 0 by infinity where a power or a logarithm has no finite slope.
 
 
-def with_slope(value: Callable[..., Tensor], slope: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def with_derivative(value: Callable[..., Tensor], slope: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return value(logits, mask, *settings) as a function with the derivative slope(logits, mask, *settings)."""
 
     class WithSlope(torch.autograd.Function):
@@ -72,11 +72,11 @@ def _entropy_value(logits: Tensor, _: Tensor) -> Tensor:
     return positive_term(size) + size * torch.sigmoid(-size)
 
 
-def _entropy_slope(logits: Tensor, _: Tensor) -> Tensor:
+def _entropy_derivative(logits: Tensor, _: Tensor) -> Tensor:
     return -logits * torch.sigmoid(logits) * torch.sigmoid(-logits)
 
 
-_entropy = with_slope(_entropy_value, _entropy_slope)
+_entropy = with_derivative(_entropy_value, _entropy_derivative)
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def _focal_value(
     return torch.where(positive, q**for_positive * cost, torch.where(q > shift, negative, 0.0))
 
 
-def _focal_slope(
+def _focal_derivative(
     logits: Tensor, positive: Tensor, for_positive: float, for_negative: float, shift: float, detach: bool
 ) -> Tensor:
     wrong = torch.where(positive, -logits, logits)
@@ -123,7 +123,7 @@ def _focal_slope(
     return torch.where(positive, -slope(for_positive), negative)
 
 
-_signed_focal = with_slope(_focal_value, _focal_slope)
+_signed_focal = with_derivative(_focal_value, _focal_derivative)
 
 
 def signed_focal_term(

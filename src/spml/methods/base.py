@@ -399,9 +399,9 @@ class Method(nn.Module):
         -------
         Tensor of shape ()
         """
-        return self.of_logits(model(batch.views[0]).logits, batch.labels, batch.rows, clock)
+        return self.ensemble_objective(model(batch.views[0]).logits, batch.labels, batch.rows, clock)
 
-    def of_logits(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
+    def ensemble_objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         """Compute the objective; for the concatenated logits of an ensemble, the sum over its members."""
         classes = labels.shape[-1]
         if logits.shape[-1] == classes:
@@ -473,8 +473,8 @@ def _guard_objective(objective: Callable[..., Tensor]) -> Callable[..., Tensor]:
             )
         if self.on_features and len(self.ensemble):
             raise InputError(
-                f"method {self.name!r} trains {len(self.ensemble)} heads on features: call of_logits or loss with "
-                f"the logits of all heads concatenated, {len(self.ensemble)} · {self.classes} columns"
+                f"method {self.name!r} trains {len(self.ensemble)} heads on features: call ensemble_objective or loss "
+                f"with the logits of all heads concatenated, {len(self.ensemble)} · {self.classes} columns"
             )
         return objective(self, logits, labels, rows, clock)
 

@@ -91,9 +91,9 @@ class _Role(Method):
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         logits, estimates = in_full_precision(logits), self.estimates(labels, rows)
-        return (self._half(logits, estimates, labels) + self._half(estimates, logits, labels)) / 2
+        return (self._loss_towards(logits, estimates, labels) + self._loss_towards(estimates, logits, labels)) / 2
 
-    def _half(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
+    def _loss_towards(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
         assert self.k is not None
         agreement = soft_term(student, torch.sigmoid(teacher.detach()))
         weight, divide = self.settings.regulariser_weight, self.settings.divide_by_classes
@@ -177,7 +177,7 @@ class FactorisedRole(_Role):
 
 
 @register
-class HalfRole(_Role):
+class Role16Bit(_Role):
     """ROLE with Φ and its Adam moments in 16 bits, updating only the rows of the batch (row-sparse Adam).
 
     6 bytes per entry instead of 12, and the cost of a step depends on the batch, not on the training set. Φ is rounded

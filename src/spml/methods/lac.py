@@ -13,7 +13,7 @@ from spml.losses.contrastive import (
     label_aware_consistency,
     pseudo_label_consistency,
     supervised_contrast,
-    sure_entries,
+    target_entries,
 )
 from spml.methods.base import Batch, Clock, Method, Model, Needs, Problem, mean_entry, mean_row
 from spml.methods.registry import register
@@ -64,7 +64,7 @@ class Plc(Method):
             strong, labels, weak, threshold=threshold, include_observed=include_observed
         )
         if self.settings.divide_by_sure:
-            sure = torch.logical_or(*sure_entries(labels, weak, threshold, include_observed)).sum((-2, -1))
+            sure = torch.logical_or(*target_entries(labels, weak, threshold, include_observed)).sum((-2, -1))
             return mean_entry(assumed) + self.settings.consistency_weight * consistency.sum((-2, -1)) / sure.clamp(1)
         return mean_row(assumed + self.settings.consistency_weight * consistency)
 

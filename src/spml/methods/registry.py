@@ -23,9 +23,8 @@ from spml.methods.base import Clock, Method, Needs, check_class, mean_entry
 from spml.type_checks import hints_of
 
 ENTRY_POINTS = "spml.methods"
-STEP_INPUTS = frozenset(
-    {"epoch", "epochs", "progress"}
-)  # positional inputs of a loss function that come from the clock
+STEP_INPUTS = frozenset({"epoch", "epochs", "progress"})
+"""Positional inputs of a loss function that come from the clock."""
 
 
 class PluginWarning(UserWarning):

@@ -53,8 +53,8 @@ class ExpectedNegative(Method):
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
         logits = in_full_precision(logits)
         probabilities = torch.sigmoid(logits).detach()
-        average = _moved(self.memory.read(rows), probabilities, self.settings.momentum)
-        level = _moved(self.class_average, probabilities.mean(-2, keepdim=True), self.settings.class_momentum)
+        average = _update_average(self.memory.read(rows), probabilities, self.settings.momentum)
+        level = _update_average(self.class_average, probabilities.mean(-2, keepdim=True), self.settings.class_momentum)
         if self.training:
             self.memory.write(rows, average)
             self.class_average.copy_(level)
@@ -127,22 +127,22 @@ class SpatiallyConsistent(ExpectedNegative):
         grid = _image_grid(geometry, heat.shape[0], side, heat.device)
         in_image = F.grid_sample(heat, grid, align_corners=False, padding_mode="border")
         visible = (grid.abs() <= 1).all(-1)[:, None]
-        self.heat.write(rows, torch.where(visible, _moved(stored, in_image, self.settings.momentum), stored))
+        self.heat.write(rows, torch.where(visible, _update_average(stored, in_image, self.settings.momentum), stored))
 
 
-def _moved(average: Tensor, value: Tensor, momentum: float) -> Tensor:
+def _update_average(average: Tensor, value: Tensor, momentum: float) -> Tensor:
     """Update a running average; the first value replaces NaN."""
     return torch.where(torch.isnan(average), value, torch.lerp(value, average, momentum))
 
 
-def _centres(size: int, device: torch.device) -> Tensor:
+def _cell_centres(size: int, device: torch.device) -> Tensor:
     """Cell centres of a side of `size` cells, in (0, 1)."""
     return (torch.arange(size, device=device) + 0.5) / size
 
 
 def _view_grid(geometry: Geometry | None, count: int, height: int, width: int, device: torch.device) -> Tensor:
     """Position in the image of each cell of a view, in grid_sample's (-1, 1) coordinates: (B, h, w, 2)."""
-    y, x = torch.meshgrid(_centres(height, device), _centres(width, device), indexing="ij")
+    y, x = torch.meshgrid(_cell_centres(height, device), _cell_centres(width, device), indexing="ij")
     x, y = x.expand(count, -1, -1), y.expand(count, -1, -1)
     if geometry is not None:
         flipped = geometry.flip[:, None, None]
@@ -155,7 +155,7 @@ def _view_grid(geometry: Geometry | None, count: int, height: int, width: int, d
 
 def _image_grid(geometry: Geometry | None, count: int, size: int, device: torch.device) -> Tensor:
     """Position in the view of each cell of the image; outside (-1, 1) if the view does not show it."""
-    y, x = torch.meshgrid(_centres(size, device), _centres(size, device), indexing="ij")
+    y, x = torch.meshgrid(_cell_centres(size, device), _cell_centres(size, device), indexing="ij")
     x, y = x.expand(count, -1, -1), y.expand(count, -1, -1)
     if geometry is not None:
         if geometry.crop is not None:

@@ -10,11 +10,11 @@ from spml.metrics.inputs import (
     Array,
     Empty,
     as_table,
-    at,
     check_together,
     checked_truth,
-    first_place,
+    first_position,
     mean_over_classes,
+    position_text,
     scores_and_truth,
 )
 
@@ -187,8 +187,10 @@ def pseudo_label_precision(pseudo: Array, truth: Array) -> PseudoLabelPrecision:
     positive, negative = pseudo == 1, pseudo == -1
     wrong = ~(positive | negative | (pseudo == 0))
     if wrong.any():
-        row, column = first_place(wrong)
-        raise InputError(f"pseudo-labels contain {float(pseudo[row, column]):g} in {at(row, column)}; {coding}.")
+        row, column = first_position(wrong)
+        raise InputError(
+            f"pseudo-labels contain {float(pseudo[row, column]):g} in {position_text(row, column)}; {coding}."
+        )
     present = checked_truth(truth, positive | negative, "truth")
     return PseudoLabelPrecision(_share(present, positive), _share(~present, negative))
 

@@ -4,7 +4,15 @@ import torch
 from torch import Tensor
 
 from spml.errors import InputError
-from spml.metrics.inputs import WORKING_MEMORY, Array, as_table, at, class_blocks, first_place, scores_and_truth
+from spml.metrics.inputs import (
+    WORKING_MEMORY,
+    Array,
+    as_table,
+    class_blocks,
+    first_position,
+    position_text,
+    scores_and_truth,
+)
 from spml.type_checks import check_count
 
 
@@ -46,7 +54,7 @@ def wasserstein_distance_per_class(
     scores, positive, unobserved = _unobserved_entries(scores, truth, observed)
     infinite = scores.isinf() & unobserved
     if infinite.any():
-        raise InputError(f"scores are infinite in {at(*first_place(infinite))}; pass probabilities.")
+        raise InputError(f"scores are infinite in {position_text(*first_position(infinite))}; pass probabilities.")
     rows, classes = scores.shape
     result = torch.empty(classes, dtype=torch.float64, device=scores.device)
     for block in class_blocks(rows, classes, 2 * (scores.element_size() + 8) + 40, memory):
@@ -102,9 +110,10 @@ def unobserved_positive_histogram(scores: Array, truth: Array, observed: Array, 
     scores, positive, unobserved = _unobserved_entries(scores, truth, observed)
     outside = ((scores < 0) | (scores > 1)) & unobserved
     if outside.any():
-        row, column = first_place(outside)
+        row, column = first_position(outside)
+        value = float(scores[row, column])
         raise InputError(
-            f"scores contain {float(scores[row, column]):g} in {at(row, column)}; pass probabilities between 0 and 1."
+            f"scores contain {value:g} in {position_text(row, column)}; pass probabilities between 0 and 1."
         )
     # i / bins is correctly rounded; linspace is not, and would put scores on an edge into the wrong bin.
     edges = torch.arange(1, bins, dtype=torch.float64, device=scores.device) / bins

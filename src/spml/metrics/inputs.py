@@ -73,18 +73,18 @@ def scores_and_truth(
         kept = as_table(mask, mask_name).bool()
         check_together(scores, "scores", kept, mask_name)
 
-    highest, *coding = _read([*_highest(scores, kept), *_coding(truth, kept)])
+    highest, *coding = _to_floats([*_largest_score(scores, kept), *_coding_facts(truth, kept)])
     if math.isnan(highest):
         nan = scores.isnan()
-        row, column = first_place(nan if kept is None else nan & kept)
-        raise InputError(f"scores contain NaN, first in {at(row, column)}; every score must be a number.")
+        row, column = first_position(nan if kept is None else nan & kept)
+        raise InputError(f"scores contain NaN, first in {position_text(row, column)}; every score must be a number.")
     _check_coding(truth, kept, coding, truth_name)
     return scores, _positive(truth), kept
 
 
 def checked_truth(truth: Tensor, kept: Tensor, name: str) -> Tensor:
     """Return the truth as bool; raise `InputError` if an entry inside the mask is neither positive nor negative."""
-    _check_coding(truth, kept, _read(_coding(truth, kept)), name)
+    _check_coding(truth, kept, _to_floats(_coding_facts(truth, kept)), name)
     return _positive(truth)
 
 
@@ -111,12 +111,12 @@ def _masked(table: Tensor, kept: Tensor | None, fill: int) -> Any:
     return table if kept is None else torch.where(kept, table, fill)
 
 
-def _highest(scores: Tensor, kept: Tensor | None) -> list[Any]:
+def _largest_score(scores: Tensor, kept: Tensor | None) -> list[Any]:
     """Return the largest score. It is NaN exactly if any score is, so no table of flags is needed."""
     return [_masked(scores, kept, 0).max()]
 
 
-def _coding(truth: Tensor, kept: Tensor | None) -> list[Any]:
+def _coding_facts(truth: Tensor, kept: Tensor | None) -> list[Any]:
     """Return minimum, maximum, whether there is a 0 and a fraction; nothing for bool, which is always valid."""
     if truth.dtype == torch.bool:
         return []
@@ -125,7 +125,7 @@ def _coding(truth: Tensor, kept: Tensor | None) -> list[Any]:
     return [values.min(), values.max(), (values == 0).any(), *fraction]
 
 
-def _read(readings: list[Any]) -> list[float]:
+def _to_floats(readings: list[Any]) -> list[float]:
     if readings and isinstance(readings[0], Tensor):
         return [float(value) for value in torch.stack([reading.double() for reading in readings]).tolist()]
     return [float(reading) for reading in readings]
@@ -138,24 +138,27 @@ def _check_coding(truth: Tensor, kept: Tensor | None, coding: list[float], name:
     if not (low >= -1 and high <= 1) or any(fraction):  # NaN fails both comparisons
         values = truth.double()
         wrong = (values != 1) & (values != 0) & (values != -1)
-        row, column = first_place(wrong if kept is None else wrong & kept)
-        raise InputError(f"{name} contain {float(values[row, column]):g} in {at(row, column)}; {TRUTH_CODING}.")
+        row, column = first_position(wrong if kept is None else wrong & kept)
+        raise InputError(
+            f"{name} contain {float(values[row, column]):g} in {position_text(row, column)}; {TRUTH_CODING}."
+        )
     if low == -1 and zero:
         unknown = truth == 0
-        row, column = first_place(unknown if kept is None else unknown & kept)
+        row, column = first_position(unknown if kept is None else unknown & kept)
         raise InputError(
-            f"{name} contain both -1 and 0, the first 0 in {at(row, column)}, so 0 would mean unknown; "
+            f"{name} contain both -1 and 0, the first 0 in {position_text(row, column)}, so 0 would mean unknown; "
             f"{TRUTH_CODING}, and exclude unknown entries by a mask."
         )
 
 
-def first_place(flags: Tensor) -> tuple[int, int]:
+def first_position(flags: Tensor) -> tuple[int, int]:
     """Return row and column of the first True entry."""
     row, column = flags.nonzero()[0].tolist()
     return int(row), int(column)
 
 
-def at(row: int, column: int) -> str:
+def position_text(row: int, column: int) -> str:
+    """Return how errors refer to an entry of a table."""
     return f"row {row}, column {column} (counted from 0)"
 
 

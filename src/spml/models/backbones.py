@@ -199,7 +199,7 @@ def load_backbone(
     )
 
 
-def _examined(
+def _inspect(
     name: str,
     module: nn.Module,
     image_size: int,
@@ -221,7 +221,7 @@ def _examined(
 def _load_module(module: nn.Module, image_size: int | None) -> Backbone:
     if image_size is None:
         raise InputError("image_size must be given with your own module, to find its number of channels")
-    return _examined(f"module:{type(module).__name__}", module, image_size, source="given with the module")
+    return _inspect(f"module:{type(module).__name__}", module, image_size, source="given with the module")
 
 
 def _load_named(name: str, pretrained: bool, image_size: int | None, weights: Path | None) -> Backbone:
@@ -230,15 +230,15 @@ def _load_named(name: str, pretrained: bool, image_size: int | None, weights: Pa
             raise InputError(f"--weights {weights}: the network {name!r} starts from random weights; leave it out")
         half = (0.5, 0.5, 0.5)
         net = SmallNet("none" if name == "small-nf" else "batch")
-        return _examined(name, net, image_size or SMALL_IMAGE_SIZE, half, half)
+        return _inspect(name, net, image_size or SMALL_IMAGE_SIZE, half, half)
     if name in LITE_IMAGE_SIZES:
-        source = _lite_package(name) if pretrained else _named_source(weights)
+        source = _lite_package(name) if pretrained else _weights_source(weights)
         network = _load_lite(name, pretrained, weights)
-        return _examined(name, network, image_size or LITE_IMAGE_SIZES[name], source=source)
+        return _inspect(name, network, image_size or LITE_IMAGE_SIZES[name], source=source)
     return _load_timm(name.removeprefix("timm:"), pretrained, image_size, weights)
 
 
-def _named_source(weights: Path | None) -> str | None:
+def _weights_source(weights: Path | None) -> str | None:
     return None if weights is None else f"file {weights.name}"
 
 
@@ -342,13 +342,13 @@ def _load_file(net: Any, path: Path, name: str) -> None:
 def _load_timm(name: str, pretrained: bool, image_size: int | None, weights: Path | None) -> Backbone:
     net, size = _create_timm_model(name, pretrained, image_size)
     config = net.pretrained_cfg
-    source = _named_source(weights)
+    source = _weights_source(weights)
     if weights is not None:
         _load_file(net, weights, name)
     if pretrained:
         tag = config.get("tag")
         source = f"timm {config['architecture']}{f'.{tag}' if tag else ''}"
-    return _examined(
+    return _inspect(
         name, TimmFeatures(net), size, _triple("mean", config["mean"]), _triple("std", config["std"]), source
     )
 

@@ -143,10 +143,10 @@ class Predictor:
         if isinstance(self.network, FeatureModel):
             probability, independent = (part.astype(np.float32) for part in self.network.predict(self._features(block)))
         elif self._independent is not None:
-            logits = self._independent(self._moved(block)).logits.float()
+            logits = self._independent(self._to_device(block)).logits.float()
             probability, independent = given_one(logits).cpu().numpy(), torch.sigmoid(logits).cpu().numpy()
         else:
-            logits = self.network(self._moved(block)).logits.float()
+            logits = self.network(self._to_device(block)).logits.float()
             probability = probabilities(logits, self.activation).cpu().numpy()
         if np.isnan(probability.max(initial=0)):
             row = int(np.isnan(probability).any(axis=1).argmax())
@@ -161,7 +161,7 @@ class Predictor:
         """What classifies, (B, D): pooled features of images, feature rows, encoded texts."""
         result: Float32
         if isinstance(self.network, Classifier):
-            result = self.network.features(self._moved(block)).float().cpu().numpy()
+            result = self.network.features(self._to_device(block)).float().cpu().numpy()
         else:
             rows = self._features(block)
             result = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, np.float32)
@@ -174,7 +174,7 @@ class Predictor:
         assert isinstance(block.inputs, list)
         return self.encoder.encode(block.inputs)
 
-    def _moved(self, block: InputBlock) -> torch.Tensor:
+    def _to_device(self, block: InputBlock) -> torch.Tensor:
         assert isinstance(block.inputs, torch.Tensor)
         inputs = block.inputs.to(self.device)
         return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs

@@ -35,15 +35,15 @@ def log_ticks(low: float, high: float) -> list[float]:
     return inside
 
 
-def short(number: float) -> str:
+def tick_label(number: float) -> str:
     """A number for a tick: 1.5k, 0.25, 3."""
     for unit, sign in ((1e6, "M"), (1e3, "k")):
         if abs(number) >= unit:
-            return minus(f"{number / unit:.4g}{sign}")
-    return minus(f"{number:.4g}")
+            return with_minus_sign(f"{number / unit:.4g}{sign}")
+    return with_minus_sign(f"{number:.4g}")
 
 
-def minus(text: str) -> str:
+def with_minus_sign(text: str) -> str:
     """Use the typographic minus sign."""
     return text.replace("-", "−") if "e" not in text else text
 
@@ -82,7 +82,7 @@ class Axis:
 
     def places(self) -> list[tuple[float, str]]:
         values = log_ticks(self.low, self.high) if self.log else round_ticks(self.low, self.high, whole=self.whole)
-        return [(value, short(value)) for value in values]
+        return [(value, tick_label(value)) for value in values]
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import numpy as np
 from spml.calibration import Float64
 from spml.errors import InputError
 from spml.methods import METHODS
-from spml.report.axes import minus
+from spml.report.axes import with_minus_sign
 from spml.report.figures import Bar, Series, bars, figure, line_chart, scatter
 from spml.report.landscape import Landscape, landscape_chart
-from spml.report.markup import Html, count, hundred, join, percent, tag, with_code
+from spml.report.markup import Html, count, join, percent, score_text, tag, with_code
 from spml.report.sections import (
     MAP,
     RECOVERED,
@@ -23,9 +23,9 @@ from spml.report.sections import (
     data_name,
     explanation,
     flat,
-    noun,
     pictures,
     precision_down_the_list,
+    row_noun,
     sections,
     summary,
 )
@@ -75,7 +75,7 @@ def groups(tables: Sequence[RunTables]) -> list[MethodGroup]:
     """Group runs by everything but their seed, in order, and name the groups by what distinguishes them."""
     by_key: dict[str, list[RunTables]] = {}
     for item in tables:
-        by_key.setdefault(json.dumps(_decided(item.run), sort_keys=True, default=str), []).append(item)
+        by_key.setdefault(json.dumps(_outcome_settings(item.run), sort_keys=True, default=str), []).append(item)
     named = []
     for key, runs in by_key.items():
         method = runs[0].run.method
@@ -96,7 +96,7 @@ def _labels_per_row(run: RunFolder) -> float:
     return float((counts.positives + counts.negatives).sum()) / max(len(run.train), 1)
 
 
-def _decided(run: RunFolder) -> dict[str, Any]:
+def _outcome_settings(run: RunFolder) -> dict[str, Any]:
     """Everything that determines a run's result except the seed and the initial weights."""
     data = {"rows": len(run.train), "labels": f"{_labels_per_row(run):.1f} per row"}
     parts = {**{name: run.record.get(name) for name in ("method", "train", "model", "k")}, "data": data}
@@ -123,13 +123,13 @@ def comparison_opening(tables: Sequence[RunTables]) -> tuple[str, str, Html]:
     score = best.mean(_map)
     sentence = f"Comparison of {count(len(tables), 'run')} with {count(len(all_groups), 'method')} on the same data."
     if math.isfinite(score):
-        sentence += f" The best method is {best.name}, with a test mAP of {hundred(score)}."
+        sentence += f" The best method is {best.name}, with a test mAP of {score_text(score)}."
         references = [group for group in all_groups if group.reference and math.isfinite(group.mean(_map))]
         if references and best not in references:
             first = references[0]
-            sentence += f" The reference {first.name}, which {first.reference}, reaches {hundred(first.mean(_map))}."
+            sentence += f" The reference {first.name}, which {first.reference}, reaches {score_text(first.mean(_map))}."
     opening = join(tag("p", sentence, class_="lead"), _table(all_groups), _explained())
-    kicker = f"{count(len(tables[0].rows), noun(run))} · {count(len(run.classes), 'class', 'classes')}"
+    kicker = f"{count(len(tables[0].rows), row_noun(run))} · {count(len(run.classes), 'class', 'classes')}"
     return f"Comparison of methods: {data_name(run)}", kicker, opening
 
 
@@ -198,17 +198,17 @@ class _Column(NamedTuple):
 def _columns(all_groups: Sequence[MethodGroup]) -> list[_Column]:
     if _ranking(all_groups) is _map:
         columns = [
-            _Column("test mAP", _map, hundred, ranked=True),
-            _Column("test F1", lambda t: t.test_f1, hundred, ranked=True),
+            _Column("test mAP", _map, score_text, ranked=True),
+            _Column("test F1", lambda t: t.test_f1, score_text, ranked=True),
         ]
     else:
-        columns = [_Column("held-out score", _held_out_score, hundred, ranked=True)]
+        columns = [_Column("held-out score", _held_out_score, score_text, ranked=True)]
     columns.append(_Column("labels recovered", lambda t: float(t.recovery.count), lambda v: f"{v:,.0f}"))
     if any(group.first.has_truth for group in all_groups):
         # Not ranked: predicting every label has full recall, predicting a single one often has full precision.
         columns += [
-            _Column("precision", lambda t: t.precisions.positive, hundred),
-            _Column("recall", lambda t: t.recovery.found, hundred),
+            _Column("precision", lambda t: t.precisions.positive, score_text),
+            _Column("recall", lambda t: t.recovery.found, score_text),
         ]
     return columns
 
@@ -321,11 +321,11 @@ def _gain(baseline: MethodGroup, other: MethodGroup) -> Html | None:
     most = float(np.abs(gain[defined]).max()) or 1.0
     names = baseline.first.run.classes
     entries = [
-        Bar(names[c], float(gain[c]) / most, minus(f"{100 * gain[c]:+.1f}"), "s3" if gain[c] >= 0 else "s2")
+        Bar(names[c], float(gain[c]) / most, with_minus_sign(f"{100 * gain[c]:+.1f}"), "s3" if gain[c] >= 0 else "s2")
         for c in order
     ]
     better = float((gain[defined] > 0).mean())
-    average = minus(f"{100 * float(gain[defined].mean()):+.1f}")
+    average = with_minus_sign(f"{100 * float(gain[defined].mean()):+.1f}")
     note = f"{percent(better)} of the classes improve; the average change is {average}."
     if other.reference:
         note += f" {other.name} is a reference: it {other.reference}."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spml.report.axes import Axis, Plane, minus, round_ticks, short
+from spml.report.axes import Axis, Plane, round_ticks, tick_label, with_minus_sign
 from spml.report.markup import Html, join, tag
 
 Values = npt.NDArray[np.floating]
@@ -268,7 +268,7 @@ def spreads(entries: Sequence[Spread]) -> Html:
             dots.append(at(entry.reference, "ring", ""))
         name = tag("span", entry.name, class_="name")
         lines.append(tag("li", name, tag("span", *dots, class_="spread"), tag("span", entry.value, class_="value")))
-    ticks = [at(value, "place", short(value)) for value in round_ticks(axis.low, axis.high)]
+    ticks = [at(value, "place", tick_label(value)) for value in round_ticks(axis.low, axis.high)]
     scale = tag("li", tag("span"), tag("span", *ticks, class_="ticks"), tag("span"), aria_hidden="true")
     return tag("ol", *lines, scale, class_="bars")
 
@@ -289,7 +289,9 @@ def _line(plane: Plane, series: Series) -> list[Html]:
         if len(piece) > 1:
             drawn.append(tag("path", class_="line", d=_path(plane, [(x, y) for x, y, _ in piece])))
         if len(points) <= 30:
-            drawn += [_dot(plane, x, y, f"{series.name}, {short(x)}: {_formatted(y)}", radius=2.6) for x, y, _ in piece]
+            drawn += [
+                _dot(plane, x, y, f"{series.name}, {tick_label(x)}: {_formatted(y)}", radius=2.6) for x, y, _ in piece
+            ]
     return drawn
 
 
@@ -322,10 +324,10 @@ def _in_words(series: Series) -> str:
     if not finite:
         return f"{series.name}: no values"
     (first_x, first), (last_x, last) = finite[0], finite[-1]
-    return f"{series.name}: {_formatted(first)} at {short(first_x)}, {_formatted(last)} at {short(last_x)}"
+    return f"{series.name}: {_formatted(first)} at {tick_label(first_x)}, {_formatted(last)} at {tick_label(last_x)}"
 
 
 def _formatted(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"
-    return minus(f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}")
+    return with_minus_sign(f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}")

@@ -121,7 +121,7 @@ def own_loss(run: RunFolder, labels: Labels) -> Loss:
     clock = Clock(run.best["epoch"], run.record["train"]["epochs"])
     if uses_soft_labels:  # the loss is a cross-entropy to soft labels, not an objective of the labels
         return lambda logits, known, rows: trained.loss(Batch(rows, known, (logits,)), Outputs, clock)
-    return lambda logits, known, rows: trained.of_logits(logits, known, rows, clock)
+    return lambda logits, known, rows: trained.ensemble_objective(logits, known, rows, clock)
 
 
 def landscape_chart(landscape: Landscape, title: str, high: float) -> Html:

@@ -43,11 +43,11 @@ def _attribute(key: str, value: Attribute) -> str:
     return f' {name}="{escape(text)}"'
 
 
-def count(number: int, noun: str = "", plural: str = "") -> str:
+def count(number: int, row_noun: str = "", plural: str = "") -> str:
     """1,234 or, with a noun, "1 image" and "1,234 images"."""
-    if not noun:
+    if not row_noun:
         return f"{number:,}"
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number:,} {row_noun if number == 1 else plural or row_noun + 's'}"
 
 
 def percent(share: float) -> str:
@@ -61,6 +61,6 @@ def percent(share: float) -> str:
     return f"{share:.0%}"
 
 
-def hundred(share: float) -> str:
+def score_text(share: float) -> str:
     """A score in [0, 1], shown in percent as in the papers."""
     return "–" if share != share else f"{100 * share:.1f}"

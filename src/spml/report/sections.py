@@ -12,7 +12,7 @@ from spml.methods import METHODS
 from spml.report.axes import Axis
 from spml.report.figures import Bar, Series, bars, figure, heat_map, histogram, line_chart, numbers
 from spml.report.galleries import evidence_cards, galleries, legend_of_chips
-from spml.report.markup import Html, count, hundred, join, percent, tag, with_code
+from spml.report.markup import Html, count, join, percent, score_text, tag, with_code
 from spml.report.tables import RunTables, trained_on_more_labels
 from spml.runs.folder import RunFolder
 
@@ -57,7 +57,7 @@ def data_name(run: RunFolder) -> str:
     return Path(str(run.source["path"])).name or str(run.source["path"])
 
 
-def noun(run: RunFolder) -> str:
+def row_noun(run: RunFolder) -> str:
     kind = run.record.get("inputs", {}).get("kind") or ("features" if isinstance(run.store, FeatureStore) else "images")
     return {"features": "row", "texts": "text"}.get(kind, "image")
 
@@ -86,7 +86,7 @@ def summary(tables: RunTables) -> Html:
     if run.cross_fitted:
         choice = "Every row was predicted by models that were not trained on its label."
     explained = explanation(
-        (MAP if tables.test_precision is not None else HELD_OUT).replace("images", f"{noun(run)}s"),
+        (MAP if tables.test_precision is not None else HELD_OUT).replace("images", f"{row_noun(run)}s"),
         f"{RECOVERED} Observed labels have a confidence of 100%.",
         choice,
     )
@@ -103,7 +103,7 @@ def _result_sentence(tables: RunTables) -> str:
     run, recovery = tables.run, tables.recovery
     labels = "one label each" if run.labels.is_single_positive else f"{count(_observed(tables), 'label')} in total"
     sentence = (
-        f"The data has {count(len(tables.rows), noun(run))} with {labels}, and "
+        f"The data has {count(len(tables.rows), row_noun(run))} with {labels}, and "
         f"{count(len(run.classes), 'class', 'classes')}. The model recovered {count(recovery.count, 'missing label')}."
     )
     if not recovery.checked:
@@ -115,16 +115,16 @@ def _result_sentence(tables: RunTables) -> str:
 
 
 def _result_tiles(tables: RunTables) -> Iterator[Html]:
-    run, recovery, unit = tables.run, tables.recovery, noun(tables.run)
+    run, recovery, unit = tables.run, tables.recovery, row_noun(tables.run)
     yield tile(count(recovery.count), "labels recovered", f"in addition to {_observed(tables):,} observed")
     if recovery.checked:
         yield tile(percent(recovery.precision), "precision", f"{recovery.right:,} of {recovery.checked:,} are correct")
         yield tile(percent(recovery.found), "recall", f"{recovery.right:,} of {recovery.missing:,} missing labels")
     if tables.test_precision is not None:
-        yield tile(hundred(tables.test_map), "test mAP", f"on {count(len(run.test), unit)}")
+        yield tile(score_text(tables.test_map), "test mAP", f"on {count(len(run.test), unit)}")
     elif run.best["score"] is not None:
         scored = run.train if run.cross_fitted else run.validation
-        yield tile(hundred(run.best["score"]), "held-out score", f"on {count(len(scored), unit)}")
+        yield tile(score_text(run.best["score"]), "held-out score", f"on {count(len(scored), unit)}")
     if not run.cross_fitted:
         epochs = len(run.epochs())
         yield tile(str(run.best["epoch"]), "best epoch", f"of {epochs}" if epochs else "")
@@ -155,10 +155,10 @@ def pictures(tables: RunTables, prefix: str, per_gallery: int, size: int, title:
     run = tables.run
     notices = list(tables.notes)
     if run.store is None:
-        shown = "texts" if noun(run) == "text" else "pictures"
+        shown = "texts" if row_noun(run) == "text" else "pictures"
         notices.append(f"The data ({data_name(run)}) was moved or changed, so names are shown instead of {shown}.")
-    intro = f"Bars show the confidence of the most likely labels of each {noun(run)}."
-    if noun(run) == "text":
+    intro = f"Bars show the confidence of the most likely labels of each {row_noun(run)}."
+    if row_noun(run) == "text":
         intro += " Marked words speak for the highlighted or most likely label: the darker, the more."
     body = join(
         *(tag("p", with_code(text), class_="notice") for text in notices),
@@ -236,13 +236,13 @@ def _label_by_label(tables: RunTables, prefix: str) -> Iterator[Section]:
     if tables.test_precision is not None:
         values = tables.test_precision
         order = np.argsort(-np.nan_to_num(values, nan=-1), kind="stable")
-        entries = [Bar(run.classes[c], float(values[c]), hundred(float(values[c]))) for c in order]
+        entries = [Bar(run.classes[c], float(values[c]), score_text(float(values[c]))) for c in order]
         charts.append(
             figure(
                 "Average precision",
                 bars(entries),
-                note=f"Per class, on {count(len(run.test), 'test ' + noun(run))}, in percent. – means that no test "
-                f"{noun(run)} has the label.",
+                note=f"Per class, on {count(len(run.test), 'test ' + row_noun(run))}, in percent. – means that no test "
+                f"{row_noun(run)} has the label.",
             )
         )
     recovered, right = tables.recovered.sum(0), tables.right.sum(0)
@@ -253,7 +253,7 @@ def _label_by_label(tables: RunTables, prefix: str) -> Iterator[Section]:
         value = f"{recovered[c]:,}" + (f" · {percent(right[c] / judged)}" if judged else "")
         entries.append(Bar(run.classes[c], recovered[c] / most, value, "s4"))
     share = ", and the percentage that is correct" if tables.has_truth else ""
-    note = f"Number of {noun(run)}s in which each label was recovered{share}."
+    note = f"Number of {row_noun(run)}s in which each label was recovered{share}."
     charts.append(figure("Recovered labels", bars(entries), note=note))
     yield from chart_section(f"{prefix}labels", "Classes", charts)
 

@@ -16,7 +16,7 @@ STEPS = 3000  # of fine-tuning; a small data set gets more epochs
 FEWEST_EPOCHS, MOST_EPOCHS = 10, 60
 
 
-class Plan(NamedTuple):
+class TrainingPlan(NamedTuple):
     """What is trained."""
 
     frozen: bool
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
 
 def plan_training(
     options: TrainOptions, *, rows: int, backbone: str, device: torch.device, held_out: bool = True
-) -> Plan:
+) -> TrainingPlan:
     """Decide what to train on images.
 
     Effort "quick" trains a classifier on frozen features; "thorough" continues from it with the whole network and keeps
@@ -50,7 +50,7 @@ def plan_training(
 
     Returns
     -------
-    Plan
+    TrainingPlan
 
     Raises
     ------
@@ -64,7 +64,7 @@ def plan_training(
     >>> plan_training(TrainOptions(), rows=1250, backbone="lite0", device=torch.device("cuda"))[:3]
     (False, True, 38)
     """
-    effort, minutes, given = options.effort, options.minutes, options.of_networks
+    effort, minutes, given = options.effort, options.minutes, options.network_options
     if effort not in EFFORTS:
         raise InputError(f"effort is {effort!r}: it must be one of {', '.join(EFFORTS)}")
     if minutes is not None and not minutes > 0:
@@ -81,19 +81,25 @@ def plan_training(
     enough = min(max(math.ceil(STEPS / steps_per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
     epochs = options.epochs or (enough if thorough or minutes else FEWEST_EPOCHS)
     if effort == "quick":
-        return Plan(True, False, epochs, "Training a classifier on the features of the frozen network (effort quick).")
+        return TrainingPlan(
+            True, False, epochs, "Training a classifier on the features of the frozen network (effort quick)."
+        )
     direct = given or impossible or several_processes() or not held_out
     if direct or (effort == "normal" and device.type != "cpu"):
-        return Plan(False, True, epochs, f"Training the whole network for {epochs} epochs.")
+        return TrainingPlan(False, True, epochs, f"Training the whole network for {epochs} epochs.")
     if effort == "normal" and minutes is None:
         reason = "on a CPU, training the whole network takes much longer (try --minutes 30, or --effort thorough)"
-        return Plan(True, False, epochs, f"Training a classifier on the features of the frozen network: {reason}.")
+        return TrainingPlan(
+            True, False, epochs, f"Training a classifier on the features of the frozen network: {reason}."
+        )
     limit = "" if minutes is None else f", within {minutes:g} min"
     reason = "then the whole network from it"
-    return Plan(True, True, epochs, f"Training a classifier on the features of the frozen network, {reason}{limit}.")
+    return TrainingPlan(
+        True, True, epochs, f"Training a classifier on the features of the frozen network, {reason}{limit}."
+    )
 
 
-class Default(NamedTuple):
+class DefaultModel(NamedTuple):
     """What is used if the user does not choose it."""
 
     model: str
@@ -101,7 +107,7 @@ class Default(NamedTuple):
     """Side of the images in pixels."""
 
 
-def default_model(options: TrainOptions, device: torch.device) -> Default:
+def default_model(options: TrainOptions, device: torch.device) -> DefaultModel:
     """A backbone with good frozen features where these are used, otherwise one that is trained fast.
 
     Examples
@@ -111,10 +117,10 @@ def default_model(options: TrainOptions, device: torch.device) -> Default:
     >>> default_model(TrainOptions(method="em"), torch.device("cpu"))
     Default(model='lite0', size=224)
     """
-    may_freeze = options.method == "auto" and not options.of_networks and not several_processes()
+    may_freeze = options.method == "auto" and not options.network_options and not several_processes()
     if may_freeze and (options.effort != "normal" or device.type == "cpu"):
-        return Default("lite2", 320)
-    return Default("lite0", 224)
+        return DefaultModel("lite2", 320)
+    return DefaultModel("lite0", 224)
 
 
 def _why_not_frozen(method: str, backbone: str) -> str | None:

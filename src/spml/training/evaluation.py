@@ -11,7 +11,7 @@ from spml.labels import Labels
 from spml.losses.activation import probabilities as activated
 from spml.metrics import average_precision
 from spml.training.distributed import Processes
-from spml.training.examples import Store, batch_numbers, filled, read_rows
+from spml.training.examples import Store, batch_numbers, pad_batch, read_rows
 
 
 def selection_score(probabilities: Tensor, labels: Labels) -> float:
@@ -84,7 +84,7 @@ def predict_each(
         start = number * batch_size
         chunk = rows[start : start + batch_size]
         share = processes.share(len(chunk))
-        inputs = filled(read_rows(store, chunk[share], device), full)
+        inputs = pad_batch(read_rows(store, chunk[share], device), full)
         if inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         for index, network in enumerate(networks):

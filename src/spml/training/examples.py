@@ -84,7 +84,7 @@ def read_rows(store: Store, rows: np.ndarray, device: torch.device) -> Tensor:
     return store.batch(rows).to(device, non_blocking=True)
 
 
-def filled(inputs: Tensor, size: int) -> Tensor:
+def pad_batch(inputs: Tensor, size: int) -> Tensor:
     """On a GPU, pad the last batch with zeros to the usual size.
 
     cuDNN compiles depthwise kernels for every batch size, which takes longer than the extra images.

@@ -54,6 +54,8 @@ class Experiment:
         Train a linear head on features; otherwise a network on images.
     backbone : str
         Name of the network.
+    weights : str, optional
+        A .safetensors file with the weights of the backbone, read instead of downloading them.
     image_size : int
         Side length of the images in pixels.
     head : str, optional

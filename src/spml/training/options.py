@@ -16,7 +16,7 @@ class TrainOptions:
 
     Examples
     --------
-    >>> TrainOptions(epochs=3, seed=1).of_networks
+    >>> TrainOptions(epochs=3, seed=1).network_options
     {'epochs': 3}
     """
 
@@ -40,24 +40,24 @@ class TrainOptions:
     decisions: Path | None = None
 
     @property
-    def of_networks(self) -> dict[str, Any]:
+    def network_options(self) -> dict[str, Any]:
         """The given options that only the training of a whole network has."""
-        options = {"head": self.head, "track": self.track, "settings": self.settings or None, **self._of_loop}
+        options = {"head": self.head, "track": self.track, "settings": self.settings or None, **self._loop_options}
         return {name: value for name, value in options.items() if value is not None}
 
     @property
-    def of_images(self) -> dict[str, Any]:
+    def image_options(self) -> dict[str, Any]:
         """The given options that apply only to images."""
         options = {"model": self.model, "weights": self.weights, "size": self.size, "head": self.head}
-        options |= {"track": self.track, **self._of_loop}
+        options |= {"track": self.track, **self._loop_options}
         return {name: value for name, value in options.items() if value is not None}
 
     @property
-    def of_features(self) -> dict[str, Any]:
+    def feature_options(self) -> dict[str, Any]:
         """The given options that apply only to features and texts."""
         options = {"base": self.base, "encoder": self.encoder}
         return {name: value for name, value in options.items() if value is not None}
 
     @property
-    def _of_loop(self) -> dict[str, Any]:
+    def _loop_options(self) -> dict[str, Any]:
         return {"epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.learning_rate}

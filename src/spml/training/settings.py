@@ -17,38 +17,64 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Settings of the training loop. The defaults follow the fine-tuning protocol of Cole et al. (2021)."""
+    """Settings of the training loop. The defaults follow the fine-tuning protocol of Cole et al. (2021).
+
+    Parameters
+    ----------
+    epochs, batch_size : int
+    learning_rate : float
+        Peak learning rate.
+    head_rate : float
+        The head's learning rate, as a multiple of `learning_rate`.
+    optimiser : {"adam", "adamw"}
+    weight_decay : float
+    schedule : {"constant", "cosine", "one-cycle"}
+        How the learning rate changes during training.
+    warm_up : float
+        Share of all steps in which the learning rate rises; "one-cycle" uses 0.2 instead of 0.
+    averaging : float, optional
+        Decay of the exponential moving average of the weights. Default: weights are not averaged.
+    accumulate : int
+        Batches per step of the optimiser.
+    clip : float, optional
+        Maximum norm of the gradient.
+    precision : {"32", "bf16"}
+    early_stopping : int, optional
+        Stop after this many epochs without improvement.
+    seed : int
+    checkpoint_seconds : float
+        Maximum time between checkpoints, in addition to the one after every epoch.
+    evaluation_batch : int
+        Rows per batch when predictions are made.
+    accelerate : bool
+        Use `spml.accel`: CUDA graphs and kernels on a GPU, faster bfloat16 layers on a CPU.
+    views : ViewSettings
+        Augmentation.
+    """
 
     epochs: Count = 10
     batch_size: Count = 16
     learning_rate: Positive = 1e-4
-    head_rate: NonNegative = 1.0  # the head's learning rate, as a multiple of the learning rate
-    optimiser: str = "adam"  # adam, adamw
+    head_rate: NonNegative = 1.0
+    optimiser: str = "adam"
     weight_decay: NonNegative = 0.0
-    schedule: str = "constant"  # constant, cosine, one-cycle
-    warm_up: Annotated[float, Range(0, 1, "[)")] = (
-        0.0  # share of all steps in which the rate rises; one-cycle uses 0.2 for 0
-    )
-    averaging: Probability | None = None  # decay of the exponential moving average of the weights
-    accumulate: Count = 1  # batches per step of the optimiser
-    clip: Positive | None = None  # maximum norm of the gradient
-    precision: str = "32"  # 32, bf16
-    early_stopping: Count | None = None  # stop after this many epochs without improvement; 1 is the first drop
+    schedule: str = "constant"
+    warm_up: Annotated[float, Range(0, 1, "[)")] = 0.0
+    averaging: Probability | None = None
+    accumulate: Count = 1
+    clip: Positive | None = None
+    precision: str = "32"
+    early_stopping: Count | None = None
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
-    checkpoint_seconds: NonNegative = 60.0  # maximum time between checkpoints; there is one after every epoch as well
+    checkpoint_seconds: NonNegative = 60.0
     evaluation_batch: Count = 256
-    accelerate: bool = True  # on a GPU, use the CUDA graphs and kernels of spml.accel
+    accelerate: bool = True
     views: ViewSettings = field(default_factory=ViewSettings)
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_rules(
-            self,
-            *(
-                (name, getattr(self, name) in allowed, f"be one of {', '.join(allowed)}")
-                for name, allowed in _CHOICES.items()
-            ),
-        )
+        for name, allowed in _CHOICES.items():
+            check_rules(self, (name, getattr(self, name) in allowed, f"be one of {', '.join(allowed)}"))
 
     def as_record(self) -> dict[str, object]:
         """The settings that decide the outcome, as plain values for a JSON file."""

@@ -102,7 +102,7 @@ def _train_on_features(
 ) -> dict[str, Any]:
     if several_processes():
         raise InputError("features and texts are trained by one process: start it without torchrun")
-    _check_no_options(options.of_images, "images", "features or texts")
+    _check_no_options(options.image_options, "images", "features or texts")
     return train_features(
         dataset,
         out,
@@ -128,7 +128,7 @@ def _train_on_images(
     progress: bool,
 ) -> dict[str, Any]:
     """Train a classifier on frozen features, the whole network, or one after the other, as `plan_training` decides."""
-    _check_no_options(options.of_features, "features and texts", "images")
+    _check_no_options(options.feature_options, "features and texts", "images")
     assert isinstance(dataset.store, ImageStore)
     image_size, rows = dataset.store.size, len(dataset.train)
     plan = plan_training(options, rows=rows, backbone=backbone, device=device, held_out=len(dataset.validation) > 0)

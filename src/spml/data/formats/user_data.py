@@ -69,7 +69,7 @@ def from_known(
 ) -> Dataset:
     """A data set of labels with ids and a split per row: train, validation or test; by default train.
 
-    If no row is for validation, `carve` chooses some of the training rows: by default a fifth of images, and none of
+    If no row is for validation, `hold_out` chooses some of the training rows: by default a fifth of images, and none of
     features and texts.
     """
     assert labels.ids is not None
@@ -80,11 +80,11 @@ def from_known(
     default = VALIDATION_SHARE if isinstance(store, ImageStore) else 0.0
     share = default if validation_share is None else validation_share
     if not len(validation) and share:
-        train, validation = carve(labels, train, share=share, seed=seed)
+        train, validation = hold_out(labels, train, share=share, seed=seed)
     return Dataset(name, store, labels.ids, labels, None, train, validation, test, (*notes, *class_notes(labels)))
 
 
-def carve(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 1200) -> tuple[Int64, Int64]:
+def hold_out(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 1200) -> tuple[Int64, Int64]:
     """Hold out some of the labelled rows for validation: (train, validation), both ascending.
 
     Rows without a label stay in train, and so does at least one row of every class, so that it can be learned.
@@ -114,7 +114,7 @@ def check_names(source: object, kind: str, names: Iterable[str]) -> None:
             raise InputError(f"{source}: the {kind} {shown} contains a control character: remove it.")
 
 
-def look_alikes(classes: Iterable[str]) -> list[str]:
+def similar_classes(classes: Iterable[str]) -> list[str]:
     """Notes on class names that differ only in case, blanks, hyphens, invisible characters or encoding of accents."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name in classes:
@@ -136,7 +136,7 @@ def class_notes(labels: Labels) -> list[str]:
     """Notes on classes with one row, on look-alikes and on rows without a label."""
     positives = labels.counts().positives
     lonely = [name for name, count in zip(labels.classes, positives, strict=True) if count == 1]
-    notes = look_alikes(labels.classes)
+    notes = similar_classes(labels.classes)
     if len(labels.classes) == 1:
         notes.append(f"there is only one class, {labels.classes[0]!r}: no other label can be recovered.")
     if lonely:

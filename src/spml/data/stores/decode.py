@@ -27,7 +27,7 @@ MAX_PIXELS = 2**27
 # Only these: some of Pillow's other readers start programs (EPS) or fetch what a file refers to.
 _FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 _SUFFIX = {"JPEG": ".jpg", "TIFF": ".tif"}
-_UPRIGHT = {
+_ORIENTATIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -94,7 +94,7 @@ def decode(
 
 def decode_image(source: FilePath | bytes | Image.Image, size: int, policy: Policy, max_pixels: int) -> UInt8:
     """`decode` of checked settings; raises `UnreadableImage`."""
-    return _converted(source, max_pixels, lambda image: _square(image, size, policy))
+    return _decode_with(source, max_pixels, lambda image: _to_square(image, size, policy))
 
 
 def decode_whole(source: FilePath | bytes, longest: int, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -102,10 +102,10 @@ def decode_whole(source: FilePath | bytes, longest: int, max_pixels: int = MAX_P
 
     Raises `UnreadableImage`.
     """
-    return _converted(source, max_pixels, lambda image: _fitted(image, longest))
+    return _decode_with(source, max_pixels, lambda image: _fit_within(image, longest))
 
 
-def _converted(
+def _decode_with(
     source: FilePath | bytes | Image.Image, max_pixels: int, convert: Callable[[Image.Image], _Result]
 ) -> _Result:
     try:
@@ -146,10 +146,10 @@ def image_suffix(content: bytes) -> str:
     return _SUFFIX.get(kind, f".{kind.lower()}")
 
 
-def _square(image: Image.Image, size: int, policy: Policy) -> UInt8:
+def _to_square(image: Image.Image, size: int, policy: Policy) -> UInt8:
     # A JPEG of four times the size or more is decoded at a half, quarter or eighth: never under twice the size.
     image.draft(None, (2 * size, 2 * size))
-    image = _rgb(_upright(image))
+    image = _to_rgb(_apply_orientation(image))
     width, height = image.size
     side = min(width, height)
     box = (0.0, 0.0, float(width), float(height))
@@ -159,22 +159,22 @@ def _square(image: Image.Image, size: int, policy: Policy) -> UInt8:
     return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
 
 
-def _fitted(image: Image.Image, longest: int) -> Image.Image:
+def _fit_within(image: Image.Image, longest: int) -> Image.Image:
     image.draft(None, (2 * longest, 2 * longest))
-    image = _rgb(_upright(image))
+    image = _to_rgb(_apply_orientation(image))
     image.thumbnail((longest, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
     return image
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _apply_orientation(image: Image.Image) -> Image.Image:
     try:
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:  # EXIF that cannot be parsed says nothing about the pixels
         return image
-    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
+    return image.transpose(_ORIENTATIONS[orientation]) if orientation in _ORIENTATIONS else image
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):  # Pillow would clip at 255
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:

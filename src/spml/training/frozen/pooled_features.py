@@ -17,7 +17,7 @@ from spml.errors import InputError
 from spml.models import Classifier
 from spml.models.classifier import zoomed
 from spml.models.frozen import FrozenFeatures
-from spml.training.examples import Store, batch_numbers, filled, read_rows
+from spml.training.examples import Store, batch_numbers, pad_batch, read_rows
 from spml.training.frozen.feature_cache import image_keys, open_cache
 
 FEWEST_ROWS = 256  # for fewer rows, preparing a faster copy of the backbone on a CPU takes longer than it saves
@@ -69,7 +69,7 @@ def pooled_features(
 
     def compute(positions: np.ndarray) -> npt.NDArray[Any]:
         kept = dtype if cache is None else np.float32
-        return _computed(classifier, store, rows[positions], target, zooms, batch_size, precision, kept, progress)
+        return _compute(classifier, store, rows[positions], target, zooms, batch_size, precision, kept, progress)
 
     classifier.to(target)
     cache = open_cache(classifier, store, zooms, precision, target) if isinstance(store, ImageStore) else None
@@ -96,7 +96,7 @@ def features_are_kept(
 
 
 @torch.no_grad()
-def _computed(
+def _compute(
     classifier: Classifier,
     store: Store,
     rows: np.ndarray,
@@ -116,7 +116,7 @@ def _computed(
     for number in numbers if progress is None else track(numbers, progress, batches):
         start = number * batch_size
         chunk = rows[start : start + batch_size]
-        images = filled(read_rows(store, chunk, target), min(batch_size, len(rows)))
+        images = pad_batch(read_rows(store, chunk, target), min(batch_size, len(rows)))
         with torch.autocast(target.type, torch.bfloat16, enabled=precision == "bf16"):
             if matrix is None and len(zooms) > 1:
                 sample = images if target.type == "cuda" else images[:1]  # another batch size makes cuDNN search again

@@ -13,9 +13,9 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.losses.activation import ranking_scores
 from spml.metrics import average_precision
-from spml.training.linear.rows import Rows, as_features
+from spml.training.linear.rows import DeviceFeatures, as_features
 
-Truth = Labels | Tensor | npt.NDArray[Any]
+TruthTable = Labels | Tensor | npt.NDArray[Any]
 Selection = Literal["map"] | Callable[[Tensor, Tensor], float]
 
 MAX_LOGITS = 2**26  # logits in memory at a time
@@ -25,7 +25,7 @@ class Evaluator:
     """Scores heads on labelled rows, all heads of a group in one product."""
 
     def __init__(
-        self, features: Any, truth: Truth, dim: int, classes: int, selection: Selection, device: torch.device
+        self, features: Any, truth: TruthTable, dim: int, classes: int, selection: Selection, device: torch.device
     ) -> None:
         store = as_features(features)
         self.selection = selection
@@ -33,7 +33,7 @@ class Evaluator:
             raise InputError(f"selection must be 'map' or a function of (scores, truth), not {selection!r}")
         if store.dim != dim:
             raise InputError(f"validation has {store.dim} features per row, training {dim}")
-        self.truth = KnownTruth(truth, device)
+        self.truth = TruthColumns(truth, device)
         if self.truth.shape != (len(store), classes):
             raise InputError(
                 f"the validation truth is a table of {self.truth.shape}, expected "
@@ -42,7 +42,7 @@ class Evaluator:
         if not self.truth.has_positive:
             raise InputError("the validation truth has no positive, so the best epoch cannot be selected")
         store.check_finite()
-        self.features = Rows(store, device)
+        self.features = DeviceFeatures(store, device)
 
     def scores(self, weight: Tensor, bias: Tensor, activations: Sequence[str]) -> list[float]:
         """One score per head, each with its activation; NaN for a head whose predictions are not finite."""
@@ -73,10 +73,10 @@ class Evaluator:
         return [s if ok else math.nan for s, ok in zip(scores, finite.tolist(), strict=True)]
 
 
-class KnownTruth:
+class TruthColumns:
     """Which labels are present and which entries count, by columns; a large sparse table is never made dense."""
 
-    def __init__(self, truth: Truth, device: torch.device) -> None:
+    def __init__(self, truth: TruthTable, device: torch.device) -> None:
         self._device = device
         self._dense: tuple[Tensor, Tensor | None] | None = None
         if isinstance(truth, Labels) and math.prod(truth.shape) > MAX_LOGITS:
@@ -105,7 +105,7 @@ class KnownTruth:
 
 
 def class_precision(
-    features: Rows, weight: Tensor, bias: Tensor, truth: KnownTruth, activation: str = "sigmoid"
+    features: DeviceFeatures, weight: Tensor, bias: Tensor, truth: TruthColumns, activation: str = "sigmoid"
 ) -> Tensor | None:
     """Average precision of every class of a head (L, D), in parts; None if a logit is not finite."""
     classes = len(weight)
@@ -127,7 +127,7 @@ def class_precision(
     return torch.cat(result)
 
 
-def _log_total(features: Rows, weight: Tensor, bias: Tensor) -> Tensor:
+def _log_total(features: DeviceFeatures, weight: Tensor, bias: Tensor) -> Tensor:
     """log Σ exp over all classes of every row, (N, 1): the softmax's denominator."""
     return torch.cat([torch.logsumexp(torch.addmm(bias, x, weight.T), 1, keepdim=True) for x in features.blocks()])
 
@@ -138,7 +138,7 @@ def logits_of_heads(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.addmm(bias.reshape(-1), x, weight.reshape(-1, dim).T).view(-1, heads, classes)
 
 
-def _positives(truth: Truth) -> tuple[Tensor, Tensor | None]:
+def _positives(truth: TruthTable) -> tuple[Tensor, Tensor | None]:
     """Which labels are present, (N, L) bool, and which entries count (None: all)."""
     if isinstance(truth, Labels):
         table = torch.from_numpy(truth.dense())

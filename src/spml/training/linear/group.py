@@ -18,7 +18,7 @@ from spml.training.experiment import Experiment
 from spml.training.linear.adam import HeadwiseAdam, PartwiseAdam
 from spml.training.linear.evaluator import Evaluator, logits_of_heads
 from spml.training.linear.heads import HeadEnsemble, HeadResult, linear_start
-from spml.training.linear.rows import Rows, Tables, row_order
+from spml.training.linear.rows import DeviceFeatures, LabelTables, row_order
 
 MANY_ENTRIES = 2**22  # logits per batch above which a step on a CPU is computed in parts
 PART_ENTRIES = 2**20  # logits per part
@@ -26,11 +26,11 @@ PART_WEIGHTS = 2**23  # weights per part
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingContext:
     """What all heads of one call share."""
 
-    features: Rows
-    tables: Tables
+    features: DeviceFeatures
+    tables: LabelTables
     epochs: int
     k: float | None
     device: torch.device
@@ -63,15 +63,15 @@ class Task:
 class MethodBlock:
     """The heads of one method with the same settings: one `Method` whose memory has a leading dimension of heads."""
 
-    def __init__(self, experiments: Sequence[Experiment], heads: slice, task: Task) -> None:
+    def __init__(self, experiments: Sequence[Experiment], heads: slice, context: TrainingContext) -> None:
         self.heads = heads  # among the group's heads, in order of method
-        self.method = task.method(experiments[0], tuple(each.train.seed for each in experiments))
-        self.table = task.tables.of(self.method)
+        self.method = context.method(experiments[0], tuple(each.train.seed for each in experiments))
+        self.table = context.tables.of(self.method)
         self.rates = [each.train.learning_rate for each in experiments]
-        self.rate = torch.tensor(self.rates, device=task.device)[:, None, None]
+        self.rate = torch.tensor(self.rates, device=context.device)[:, None, None]
         self.has_penalty = type(self.method).penalty is not Method.penalty
         self.has_after_step = type(self.method).after_step is not Method.after_step
-        self.stream = task.accelerator.new_stream()
+        self.stream = context.accelerator.new_stream()
 
     @torch.enable_grad()
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
@@ -108,8 +108,8 @@ def gradient_by_rows(block: MethodBlock, logits: Tensor, labels: Tensor, rows: T
 class HeadGroup:
     """Heads with the same batch size and seed, so the same batches. Their weights form one matrix, by learning rate."""
 
-    def __init__(self, ensembles: Sequence[HeadEnsemble], task: Task) -> None:
-        self.task, self.ensembles = task, ensembles
+    def __init__(self, ensembles: Sequence[HeadEnsemble], context: TrainingContext) -> None:
+        self.context, self.ensembles = context, ensembles
         unsorted = [head for ensemble in ensembles for head in ensemble.heads]
         self.batch_size, self.seed = unsorted[0].train.batch_size, unsorted[0].train.seed
         by_rate = sorted(range(len(unsorted)), key=lambda i: unsorted[i].train.learning_rate)
@@ -117,22 +117,22 @@ class HeadGroup:
         firsts = places[np.cumsum([0, *(len(ensemble.heads) for ensemble in ensembles[:-1])])].tolist()
         # The positions of every ensemble's heads in the group; heads with the same rate are neighbours.
         self.heads_of = [slice(h, h + len(ensemble.heads)) for h, ensemble in zip(firsts, ensembles, strict=True)]
-        heads, classes, dim = len(self.heads), task.classes, task.features.dim
+        heads, classes, dim = len(self.heads), context.classes, context.features.dim
 
         by_method = sorted(range(heads), key=lambda h: self.heads[h].method_key)  # stable: by rate within a method
-        self.by_method = torch.tensor(by_method, device=task.device)
+        self.by_method = torch.tensor(by_method, device=context.device)
         self.by_rate = self.by_method.argsort()
         self.blocks: list[MethodBlock] = []
         start = 0
         for _, run in itertools.groupby(by_method, key=lambda h: self.heads[h].method_key):
             members = [self.heads[h] for h in run]
-            self.blocks.append(MethodBlock(members, slice(start, start + len(members)), task))
+            self.blocks.append(MethodBlock(members, slice(start, start + len(members)), context))
             start += len(members)
 
         self.tables = {block.table for block in self.blocks}
         weight, bias = linear_start(dim, classes, self.seed)
-        self.weight = weight.to(task.device).repeat(heads, 1, 1)  # (H, L, D)
-        self.bias = bias.to(task.device).repeat(heads, 1)  # (H, L)
+        self.weight = weight.to(context.device).repeat(heads, 1, 1)  # (H, L, D)
+        self.bias = bias.to(context.device).repeat(heads, 1)  # (H, L)
         rates = [head.train.learning_rate for head in self.heads]
         self.by_parts = PartwiseAdam(self.weight, self.bias, rates) if self._needs_parts() else None
         if self.by_parts is None:
@@ -147,7 +147,7 @@ class HeadGroup:
         self.adam = HeadwiseAdam(
             [(self.weight, rates), (self.bias, rates), *self.method_parameters] if not self.by_parts else []
         )
-        self.stream = task.accelerator.new_stream()
+        self.stream = context.accelerator.new_stream()
         self.order = torch.empty(0, dtype=torch.int64)
 
         self.scores: list[list[float]] = [[] for _ in self.heads]
@@ -158,12 +158,12 @@ class HeadGroup:
     # One step
 
     def begin_epoch(self, epoch: int) -> None:
-        self.order = torch.from_numpy(row_order(self.seed, epoch, self.task.rows)).to(self.task.device)
+        self.order = torch.from_numpy(row_order(self.seed, epoch, self.context.rows)).to(self.context.device)
 
     @torch.no_grad()
     def step(self, rows: Tensor, clock: Clock) -> object:
         """One batch for every head. Returns tensors that its streams share: keep them until all streams have joined."""
-        x = self.task.features.batch(rows)
+        x = self.context.features.batch(rows)
         if self.by_parts is not None:
             self._step_by_parts(self.by_parts, x, rows, clock)
             return None
@@ -174,7 +174,7 @@ class HeadGroup:
         def objective(block: MethodBlock) -> tuple[Tensor, Tensor]:
             return block.objective(by_method[block.heads], labels[block.table], rows, clock)
 
-        values, leaves = zip(*self.task.accelerator.run_branches(objective, self.blocks), strict=True)
+        values, leaves = zip(*self.context.accelerator.run_branches(objective, self.blocks), strict=True)
         with torch.enable_grad():
             torch.cat(values).sum().backward()  # type: ignore[no-untyped-call]
         gradients = [leaf.grad for leaf in leaves]
@@ -189,7 +189,7 @@ class HeadGroup:
         for parameter, _ in self.method_parameters:
             parameter.grad = None
         moving = [block for block in self.blocks if block.has_after_step]
-        self.task.accelerator.run_branches(lambda block: block.method.after_step(block.rate), moving)
+        self.context.accelerator.run_branches(lambda block: block.method.after_step(block.rate), moving)
         return x, logits, by_method, labels, values, leaves, gradient, own_gradients
 
     def _needs_parts(self) -> bool:
@@ -199,7 +199,7 @@ class HeadGroup:
         """
         many = self.weight[..., 0].numel() * self.batch_size > MANY_ENTRIES
         splits = (block.method.needs.splits is not None and not block.has_penalty for block in self.blocks)
-        return self.task.device.type == "cpu" and many and all(splits)
+        return self.context.device.type == "cpu" and many and all(splits)
 
     def _step_by_parts(self, adam: PartwiseAdam, x: Tensor, rows: Tensor, clock: Clock) -> None:
         """The same step in parts: the logits of all classes and the gradient of all weights are never in memory."""
@@ -241,8 +241,8 @@ class HeadGroup:
     @torch.no_grad()
     def end_epoch(self, epoch: int, evaluator: Evaluator | None, patience: int | None) -> None:
         """Pass predictions to the methods, evaluate every head and keep those that improved."""
-        batches = math.ceil(self.task.rows / self.batch_size)
-        clock = self.task.clock(epoch, batches, self.batch_size)
+        batches = math.ceil(self.context.rows / self.batch_size)
+        clock = self.context.clock(epoch, batches, self.batch_size)
         for block in self.blocks:
             if block.method.needs.epoch_predictions:
                 block.method.end_epoch(self._probabilities(block), clock)
@@ -272,7 +272,7 @@ class HeadGroup:
         scores = dict(zip(alone, found, strict=True))
         for ensemble, heads in zip(self.ensembles, self.heads_of, strict=True):
             if heads.start not in scores:
-                weight, bias = ensemble.merged(self.weight[heads], self.bias[heads], self.task.features)
+                weight, bias = ensemble.merged(self.weight[heads], self.bias[heads], self.context.features)
                 (score,) = evaluator.scores(weight[None], bias[None], [ensemble.experiment.activation])
                 scores.update(dict.fromkeys(range(heads.start, heads.stop), score))
         return [scores[h] for h in range(len(self.heads))]
@@ -286,7 +286,7 @@ class HeadGroup:
                 [{name: value.clone() for name, value in state.items()} for state in states],
             )
             return
-        by_rate = torch.tensor(better, device=self.task.device)
+        by_rate = torch.tensor(better, device=self.context.device)
         by_method = by_rate[self.by_method]
         weight, bias, kept_states = self.kept
         _copy_heads(weight, self.weight, by_rate)
@@ -299,9 +299,9 @@ class HeadGroup:
         """(h, N, L) predictions of a method's heads for all training rows."""
         heads = self.by_method[block.heads]
         weight, bias = self.weight[heads], self.bias[heads]
-        out = torch.empty(len(heads), self.task.rows, self.task.classes, device=self.task.device)
+        out = torch.empty(len(heads), self.context.rows, self.context.classes, device=self.context.device)
         start = 0
-        for x in self.task.features.blocks():
+        for x in self.context.features.blocks():
             logits = logits_of_heads(x, weight, bias).transpose(0, 1)
             out[:, start : start + len(x)] = probabilities(logits, block.method.activation)
             start += len(x)
@@ -322,18 +322,18 @@ class HeadGroup:
                 of_head[h] = {name: value[place].detach().cpu().clone() for name, value in state.items()}
         results = []
         for ensemble, heads in zip(self.ensembles, self.heads_of, strict=True):
-            one, offset = ensemble.merged(weight[heads], bias[heads], self.task.features)
+            one, offset = ensemble.merged(weight[heads], bias[heads], self.context.features)
             first = heads.start
             results.append(
                 HeadResult(
                     experiment=ensemble.experiment,
                     validation=self.scores[first],
                     best_epoch=self.best[first][1],
-                    stopped_epoch=self.stopped[first] or self.task.epochs,
+                    stopped_epoch=self.stopped[first] or self.context.epochs,
                     weight=one.T.cpu().clone(),
                     bias=offset.cpu().clone(),
                     method_state=ensemble.state([of_head[h] for h in range(heads.start, heads.stop)]),
-                    labels=self.task.tables.labels,
+                    labels=self.context.tables.labels,
                 )
             )
         return results

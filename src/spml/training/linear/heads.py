@@ -13,8 +13,8 @@ from spml.labels import Labels
 from spml.losses.activation import probabilities
 from spml.methods import METHODS
 from spml.training.experiment import Experiment
-from spml.training.linear.evaluator import KnownTruth, Truth, class_precision
-from spml.training.linear.rows import Rows, as_features
+from spml.training.linear.evaluator import TruthColumns, TruthTable, class_precision
+from spml.training.linear.rows import DeviceFeatures, as_features
 
 
 @dataclass
@@ -44,11 +44,11 @@ class HeadResult:
     method_state: dict[str, Tensor]
     labels: Labels | None = field(default=None, repr=False)
 
-    def _rows(self, features: Any) -> Rows:
+    def _rows(self, features: Any) -> DeviceFeatures:
         store = as_features(features)
         if store.dim != len(self.weight):
             raise InputError(f"{store.dim} features per row, but the head was trained on {len(self.weight)}")
-        return Rows(store, self.weight.device)
+        return DeviceFeatures(store, self.weight.device)
 
     @torch.no_grad()
     def score(self, features: Any) -> Tensor:
@@ -61,12 +61,12 @@ class HeadResult:
         return probabilities(self.score(features), self.experiment.activation)
 
     @torch.no_grad()
-    def average_precision(self, features: Any, truth: Truth) -> Tensor:
+    def average_precision(self, features: Any, truth: TruthTable) -> Tensor:
         """Average precision of every class, (L,); NaN for a class without a positive.
 
         Classes are evaluated in parts, so that the logits of all rows and classes are never in memory together.
         """
-        rows, table = self._rows(features), KnownTruth(truth, self.weight.device)
+        rows, table = self._rows(features), TruthColumns(truth, self.weight.device)
         if self.labels is not None and isinstance(truth, Labels):
             self.labels.check_same_classes(truth, "the truth")
         if table.shape != (len(rows), len(self.bias)):
@@ -94,7 +94,7 @@ class HeadEnsemble:
         heads = tuple(replace(experiment, method=member.method, settings=member.settings) for member in members)
         return cls(experiment, heads, tuple(member.share for member in members))
 
-    def merged(self, weight: Tensor, bias: Tensor, features: Rows) -> tuple[Tensor, Tensor]:
+    def merged(self, weight: Tensor, bias: Tensor, features: DeviceFeatures) -> tuple[Tensor, Tensor]:
         """The one head, (L, D) and (L,), of the weights and biases of all."""
         if len(self.heads) == 1:
             return weight[0], bias[0]

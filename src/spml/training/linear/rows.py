@@ -60,7 +60,7 @@ def as_features(values: Any) -> Features:
     return values if isinstance(values, (FeatureStore, FeatureRows)) else FeatureStore(values)
 
 
-class Rows:
+class DeviceFeatures:
     """Float32 batches of features on the device, from a copy there if it is small."""
 
     def __init__(self, features: Features, device: torch.device) -> None:
@@ -100,7 +100,7 @@ class Rows:
                 yield self.features.batch(torch.arange(start, stop)).to(self.device)
 
 
-class Table:
+class DeviceLabels:
     """A label table with batches on the device."""
 
     def __init__(self, labels: Labels, device: torch.device) -> None:
@@ -113,7 +113,7 @@ class Table:
         return self.labels.batch(rows, self.device) if self._dense is None else self._dense.index_select(0, rows)
 
 
-class Tables:
+class LabelTables:
     """The label tables, by what a method may need."""
 
     def __init__(self, labels: Labels, full: Labels | None, negatives: Labels | None, device: torch.device) -> None:
@@ -125,15 +125,15 @@ class Tables:
         self.labels, self.shape = labels, labels.shape
         self._given = {"positives": labels, "full": full or labels, "negatives": negatives or labels}
         self._device = device
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, DeviceLabels] = {}
 
-    def of(self, method: Method) -> Table:
+    def of(self, method: Method) -> DeviceLabels:
         """The table for a method; an error if it needs labels that are unknown."""
         need = method.needs.labels
         if need not in self._tables:
             given = self._given[need]
             check_labels(method, given)
-            self._tables[need] = Table(given, self._device)
+            self._tables[need] = DeviceLabels(given, self._device)
         return self._tables[need]
 
 

@@ -13,10 +13,10 @@ from spml.labels import Labels
 from spml.training.accelerator import choose_accelerator
 from spml.training.device import choose_device
 from spml.training.experiment import Experiment
-from spml.training.linear.evaluator import Evaluator, Selection, Truth
-from spml.training.linear.group import HeadGroup, Task
+from spml.training.linear.evaluator import Evaluator, Selection, TruthTable
+from spml.training.linear.group import HeadGroup, TrainingContext
 from spml.training.linear.heads import HeadEnsemble, HeadResult
-from spml.training.linear.rows import Features, Rows, Tables, as_features
+from spml.training.linear.rows import DeviceFeatures, Features, LabelTables, as_features
 from spml.training.progress import progress_bar
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def train_heads(
     labels: Labels,
     experiments: Sequence[Experiment],
     *,
-    validation: tuple[Any, Truth] | None = None,
+    validation: tuple[Any, TruthTable] | None = None,
     device: str | torch.device = "cpu",
     full_labels: Labels | None = None,
     negatives_labels: Labels | None = None,
@@ -87,16 +87,16 @@ def train_heads(
     store, target = as_features(features), choose_device(str(device))
     _check(store, labels, experiments, validation)
     evaluator = None if validation is None else Evaluator(*validation, store.dim, labels.num_classes, selection, target)
-    rows, tables = Rows(store, target), Tables(labels, full_labels, negatives_labels, target)
+    rows, tables = DeviceFeatures(store, target), LabelTables(labels, full_labels, negatives_labels, target)
     ensembles = [HeadEnsemble.of(experiment, labels.num_classes) for experiment in experiments]
     results: dict[int, HeadResult] = {}
     with progress_bar("linear heads", sum(each.train.epochs for each in experiments), visible=progress) as advance:
-        for (epochs, patience, k), members in _by_task(experiments).items():
-            task = Task(rows, tables, epochs, k, target, choose_accelerator(target))
-            for batch in _memory_batches(ensembles, members, task, memory_limit):
-                groups = [HeadGroup([ensembles[i] for i in indices], task) for indices in batch]
+        for (epochs, patience, k), members in _by_context(experiments).items():
+            context = TrainingContext(rows, tables, epochs, k, target, choose_accelerator(target))
+            for batch in _memory_batches(ensembles, members, context, memory_limit):
+                groups = [HeadGroup([ensembles[i] for i in indices], context) for indices in batch]
                 with _threads_for(groups):
-                    _train_groups(groups, task, evaluator, patience, advance)
+                    _train_groups(groups, context, evaluator, patience, advance)
                 for group, indices in zip(groups, batch, strict=True):
                     results.update(zip(indices, group.results(), strict=True))
     return [results[i] for i in range(len(experiments))]
@@ -119,7 +119,7 @@ def _check(store: Features, labels: Labels, experiments: Sequence[Experiment], v
         labels.check_same_classes(validation[1], "validation")
 
 
-def _by_task(experiments: Sequence[Experiment]) -> dict[tuple[int, int | None, float | None], list[int]]:
+def _by_context(experiments: Sequence[Experiment]) -> dict[tuple[int, int | None, float | None], list[int]]:
     """Indices of experiments, by what all heads of a task have in common."""
     tasks: dict[tuple[int, int | None, float | None], list[int]] = defaultdict(list)
     for i, experiment in enumerate(experiments):
@@ -128,7 +128,7 @@ def _by_task(experiments: Sequence[Experiment]) -> dict[tuple[int, int | None, f
 
 
 def _memory_batches(
-    ensembles: Sequence[HeadEnsemble], members: Sequence[int], task: Task, memory_limit: int
+    ensembles: Sequence[HeadEnsemble], members: Sequence[int], context: TrainingContext, memory_limit: int
 ) -> Iterator[list[list[int]]]:
     """Groups of ensembles (as indices), in memory batches: the groups that are trained at the same time.
 
@@ -140,7 +140,7 @@ def _memory_batches(
     def bytes_of(i: int) -> int:
         key = ensembles[i].experiment.method_key
         if key not in known:
-            known[key] = sum(_bytes_of_head(head, task) for head in ensembles[i].heads)
+            known[key] = sum(_bytes_of_head(head, context) for head in ensembles[i].heads)
         return known[key]
 
     groups: dict[int, list[list[int]]] = defaultdict(list)
@@ -148,7 +148,7 @@ def _memory_batches(
     for (batch_size, _), same_batches in itertools.groupby(sorted(members, key=batches_of), key=batches_of):
         groups[batch_size] += _packed(same_batches, bytes_of, memory_limit)
     for same_size in groups.values():
-        limit = 0 if task.device.type == "cpu" else memory_limit
+        limit = 0 if context.device.type == "cpu" else memory_limit
         yield from _packed(same_size, lambda group: sum(map(bytes_of, group)), limit)
 
 
@@ -172,34 +172,34 @@ def _batches_of(ensembles: Sequence[HeadEnsemble]) -> Callable[[int], tuple[int,
     return lambda i: (ensembles[i].experiment.train.batch_size, ensembles[i].experiment.train.seed)
 
 
-def _bytes_of_head(head: Experiment, task: Task) -> int:
+def _bytes_of_head(head: Experiment, context: TrainingContext) -> int:
     """Memory of one head in training: weights and method state, their gradients, moments and best epoch."""
-    method = task.method(head, (head.train.seed,))
-    parameters = task.classes * (task.features.dim + 1) + sum(p.numel() for p in method.parameters())
+    method = context.method(head, (head.train.seed,))
+    parameters = context.classes * (context.features.dim + 1) + sum(p.numel() for p in method.parameters())
     return 5 * 4 * parameters + 2 * sum(b.nbytes for b in method.buffers())
 
 
 def _train_groups(
     groups: list[HeadGroup],
-    task: Task,
+    context: TrainingContext,
     evaluator: Evaluator | None,
     patience: int | None,
     advance: Callable[..., None],
 ) -> None:
     """All epochs of groups with one batch size, step by step in parallel."""
     size = groups[0].batch_size
-    for epoch in range(1, task.epochs + 1):
+    for epoch in range(1, context.epochs + 1):
         active = [group for group in groups if not group.finished]
         for group in active:
             group.begin_epoch(epoch)
         done = 0
-        if active and task.features.resident:
-            done = task.accelerator.replay_epoch(active, task.clock(epoch, 0, size), task.rows)
-        for start in range(done, task.rows, size):
-            clock = task.clock(epoch, start // size, size)
+        if active and context.features.resident:
+            done = context.accelerator.replay_epoch(active, context.clock(epoch, 0, size), context.rows)
+        for start in range(done, context.rows, size):
+            clock = context.clock(epoch, start // size, size)
             for group in active:
                 if len(active) == 1:  # several groups take turns, each with its own order of rows
-                    task.features.ahead(group.order[start + size : start + 2 * size])
+                    context.features.ahead(group.order[start + size : start + 2 * size])
                 group.step(group.order[start : start + size], clock)
         for group in active:
             group.end_epoch(epoch, evaluator, patience)

@@ -88,7 +88,7 @@ class StepRunner:
         total = len(batch.rows)  # of all processes, or this one's own
         if self.batches.by_rows:
             logits = classifier(batch.views[0]).logits[:total]
-            loss = method.of_logits(logits, batch.labels, batch.rows, clock) * batch.weight
+            loss = method.ensemble_objective(logits, batch.labels, batch.rows, clock) * batch.weight
         else:
             loss = method.loss(batch, lambda view: self.processes.outputs(self._forward, view, total), clock)
         penalty = method.penalty(classifier.parameters())
