@@ -9,7 +9,7 @@ from torch import Tensor
 from spml.labels import Labels
 from spml.methods import Clock, Method, Problem
 from spml.training.examples import check_labels, check_on_features
-from spml.training.linear.rows import Table
+from spml.training.linear.rows import DeviceLabels
 
 _ROWS = 8  # rows on which a method is probed
 
@@ -27,7 +27,7 @@ class MethodLoss:
     """
 
     def __init__(self, method: Method, labels: Labels, device: torch.device) -> None:
-        self._method, self._table, self._labels = method.to(device), Table(labels, device), labels
+        self._method, self._table, self._labels = method.to(device), DeviceLabels(labels, device), labels
 
     @torch.enable_grad()
     def __call__(self, logits: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
