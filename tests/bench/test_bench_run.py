@@ -271,12 +271,12 @@ def test_dry_run_of_every_protocol_and_study(spml, pack, tmp_path):
 
 def test_built_in_scenes(spml, monkeypatch, tmp_path):
     monkeypatch.setattr(data, "QUICKSTART", {"train": 60, "test": 20})
-    data._opened.cache_clear()
+    data._open.cache_clear()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenes").mkdir()  # and are not taken for a folder
     few = ("--methods", "an,bce", "--seeds", "0", "--device", "cpu", "--set", "train.epochs=1")
     code, text = spml("scenes", *few, "--out", "out")
-    data._opened.cache_clear()
+    data._open.cache_clear()
     assert code == 0, text
     assert [row["labels"] for row in rows(tmp_path / "out" / "runs.csv")] == ["48", "480"]
     (folder,) = (tmp_path / "out" / "runs").glob("an-*")

@@ -175,7 +175,7 @@ def test_missing_file_and_folder_raise(tmp_path):
 def test_huge_images_raise_before_decoding(tmp_path, monkeypatch):
     path = tmp_path / "bomb.png"
     Image.new("1", (12000, 12000)).save(path)
-    monkeypatch.setattr(decode_module, "_square", lambda *_: pytest.fail("it was decoded"))
+    monkeypatch.setattr(decode_module, "_to_square", lambda *_: pytest.fail("it was decoded"))
     with pytest.raises(
         InputError, match=r"bomb\.png: it has 12000×12000 = 144000000 pixels, over the limit of 134217728"
     ):

@@ -47,13 +47,13 @@ def network(seed: int = 0) -> Classifier:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of every computation."""
     counts: list[int] = []
-    compute = module._computed
+    compute = module._compute
 
     def counting(classifier: Classifier, store: ImageStore, rows: np.ndarray, *rest: object) -> np.ndarray:
         counts.append(len(rows))
         return compute(classifier, store, rows, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "_computed", counting)
+    monkeypatch.setattr(module, "_compute", counting)
     return counts
 
 
