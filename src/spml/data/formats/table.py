@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,10 @@ import pyarrow as pa
 from spml.arrays import read_npy
 from spml.data.dataset import PHOTO_SIZE, TABLES, Dataset, ImageOptions, Store, read_lines
 from spml.data.formats import columns
+from spml.data.formats.column_names import list_names, row_label, usual_column
 from spml.data.formats.embedded_images import image_sources
 from spml.data.formats.label_cells import texts
+from spml.data.formats.table_files import shards
 from spml.data.formats.table_labels import LabelCells, Zeros, read_labels, with_file_name
 from spml.data.formats.user_data import SPLITS, check_names, from_known
 from spml.data.stores.decode import FilePath
@@ -91,86 +93,113 @@ def from_table(
     Dataset
     """
     file = Path(path)
-    inputs_given = {"image_column": image_column, "text_column": text_column, "feature_columns": feature_columns}
-    both = [option for option, value in inputs_given.items() if value]
+    given = {"image_column": image_column, "text_column": text_column, "feature_columns": feature_columns}
+    both = [option for option, value in given.items() if value]
     if len(both) > 1:
         raise InputError(f"{file}: {both[0]} and {both[1]} are both given: use one of them.")
-    given = {
+    chosen = {
         "image": image_column,
         "text": text_column,
         "label": label_column,
         "id": id_column,
         "split": split_column,
     }
-    table, roles, embedded = columns.open_table(file, given, images=not feature_columns)
-    label_cells = LabelCells(label_column, class_columns, zeros, separator)
+    table, roles, embedded = columns.open_table(file, chosen, images=not feature_columns)
     if not feature_columns and "image" not in roles and "text" not in roles:
-        labels_known = "label" in roles or bool(class_columns)
-        guess = columns.text_column(table, [*roles.values(), *(class_columns or ())], labels_known=labels_known)
-        if guess is not None:
+        used = [*roles.values(), *(class_columns or ())]
+        if guess := columns.text_column(table, used, labels_known="label" in roles or bool(class_columns)):
             roles["text"] = guess
-    image, text, ids, split = (roles.get(kind) for kind in ("image", "text", "id", "split"))
+    cells = LabelCells(label_column, class_columns, zeros, separator)
     used = [*roles.values(), *(feature_columns or ())]
-    binary = bool(image or text or feature_columns)
-    labels = read_labels(file, table, roles.get("label"), label_cells, used, binary=binary)
-    splits = read_splits(file, split, texts(table[split])) if split else ["train"] * table.num_rows
-    notes = labels.notes
-    root = Path(image_root) if image_root is not None else columns.shards(file)[0].parent
-    names = texts(table[ids]) if ids else None
-    if ids and names:
-        check_names(file, "id", names)
-        if "" in names:
-            raise InputError(f"{file}: {columns.place(names.index(''))}, column {ids!r} is empty: ids name the rows.")
-    store: Store
-    if text is not None:
-        store, inputs = read_texts(file, table, text)
-        names = names or [str(row) for row in range(table.num_rows)]
-        notes += store.notes()
+    binary = bool("image" in roles or "text" in roles or feature_columns)
+    labels = read_labels(file, table, roles.get("label"), cells, used, binary=binary)
+    splits = ["train"] * table.num_rows
+    if split := roles.get("split"):
+        splits = read_splits(file, split, texts(table[split]))
+    ids = _read_ids(file, table, roles["id"]) if "id" in roles else None
+    image, root = roles.get("image"), shards(file)[0].parent if image_root is None else Path(image_root)
+    if "text" in roles:
+        inputs = _text_inputs(file, table, roles["text"])
     elif image is None:
-        taken = (*roles.values(), *labels.columns)
-        unused = [] if feature_columns else columns.unused_columns(file, table, _with_features(table, taken))
-        store, inputs = _features(file, table, feature_columns, taken)
-        if text_like := columns.usual("text", unused):
+        inputs = _feature_inputs(file, table, feature_columns, [*roles.values(), *labels.columns])
+    elif image in embedded:
+        sources, paths = image_sources(shards(file), image, root)
+        inputs = _Inputs(ImageStore(sources, size, **options), f"images from {image!r}", paths)
+    else:
+        inputs = _image_inputs(file, table, image, root, size, options)
+    if inputs.groups is not None:
+        ids = None  # the images name the rows
+        labels = labels.merged(file, inputs.names, inputs.groups)
+        splits = [_one_split(file, *group, splits) for group in zip(inputs.names, inputs.groups, strict=True)]
+    found = [inputs.description, f"labels from {labels.description}"]
+    found += [f"ids from {roles['id']!r}"] if ids else []
+    found += [f"the split from {split!r}"] if split else []
+    notes = [f"columns of {file.name}: {', '.join(found)}.", *labels.notes, *inputs.notes]
+    known = labels.table(file, ids or inputs.names)
+    return from_known(file.stem, inputs.store, known, notes, splits, validation_share=validation_share, seed=seed)
+
+
+class _Inputs(NamedTuple):
+    """What a table has besides labels: images, texts or features."""
+
+    store: Store
+    description: str
+    names: list[str]
+    """Of the rows of the store, if the table has no ids."""
+    notes: Sequence[str] = ()
+    groups: list[list[int]] | None = None
+    """The rows of the table that show each image; None: every row of the table is one of the store."""
+
+
+def _text_inputs(path: Path, table: pa.Table, column: str) -> _Inputs:
+    store, description = read_texts(path, table, column)
+    return _Inputs(store, description, _row_numbers(table), store.notes())
+
+
+def _feature_inputs(path: Path, table: pa.Table, chosen: Sequence[str] | None, taken: Sequence[str]) -> _Inputs:
+    """Features in the columns that the user chose, or in all that hold numbers and are not taken by something else."""
+    notes = []
+    if not chosen:
+        unused = columns.unused_columns(path, table, [*taken, *columns.feature_columns(table, taken)])
+        text_like = usual_column("text", unused)
+        if text_like is not None:
             notes.append(f"column {text_like!r} is not used: to train on texts in place of numbers, set text_column.")
         if others := [name for name in unused if name != text_like]:
-            notes.append(f"columns that are not used: {columns.listed(others)}.")
-        names = names or [str(row) for row in range(table.num_rows)]
-    elif image in embedded:
-        sources, paths = image_sources(columns.shards(file), image, root)
-        store, inputs, names = ImageStore(sources, size, **options), f"images from {image!r}", names or paths
-    else:
-        names, groups = same_images(file, image, texts(table[image]))
-        skipping = options.get("on_bad_image") == "skip"
-        store = ImageStore(image_files(file, root, names, groups, skipping), size, **options)
-        inputs, ids = f"images from {image!r}", None
-        labels = labels.merged(file, names, groups)
-        splits = [_one_split(file, name, group, splits) for name, group in zip(names, groups, strict=True)]
-        notes += _repeated(names, groups)
-    parts = [inputs, f"labels from {labels.description}"]
-    parts += [f"ids from {ids!r}"] if ids else []
-    parts += [f"the split from {split!r}"] if split else []
-    notes.insert(0, f"columns of {file.name}: {', '.join(parts)}.")
-    known = labels.table(file, names)
-    return from_known(file.stem, store, known, notes, splits, validation_share=validation_share, seed=seed)
-
-
-def _with_features(table: pa.Table, used: Sequence[str]) -> list[str]:
-    return [*used, *columns.feature_columns(table, used)]
-
-
-def _features(
-    path: Path, table: pa.Table, chosen: Sequence[str] | None, used: Iterable[str]
-) -> tuple[FeatureStore, str]:
-    """The features of a table, and where they come from."""
-    names = [columns.chosen(path, table, "feature_columns", name) for name in chosen or ()]
-    names = names or columns.feature_columns(table, used)
+            notes.append(f"columns that are not used: {list_names(others)}.")
+    names = [columns.existing_column(path, table, "feature_columns", name) for name in chosen or ()]
+    names = names or columns.feature_columns(table, taken)
     if not names:
         raise InputError(
             f"{path}: no column contains images (image_column), texts (text_column) or numbers (feature_columns); "
-            f"its columns are {columns.listed(table.column_names)}."
+            f"its columns are {list_names(table.column_names)}."
         )
     store = FeatureStore(columns.feature_matrix(path, table, names), names)
-    return store, f"{store.dim} features from {names[0]!r}" + (f" to {names[-1]!r}" if len(names) > 1 else "")
+    description = f"{store.dim} features from {names[0]!r}" + (f" to {names[-1]!r}" if len(names) > 1 else "")
+    return _Inputs(store, description, _row_numbers(table), notes)
+
+
+def _image_inputs(path: Path, table: pa.Table, column: str, root: Path, size: int, options: ImageOptions) -> _Inputs:
+    """Image files, each of which may occur in several rows."""
+    names, groups = same_images(path, column, texts(table[column]))
+    files = image_files(path, root, names, groups, skipping=options.get("on_bad_image") == "skip")
+    repeated = [name for name, group in zip(names, groups, strict=True) if len(group) > 1]
+    notes = [
+        f"{len(repeated)} images occur in more than one row: each is one row with all its labels (for example {name!r})."
+        for name in repeated[:1]
+    ]
+    return _Inputs(ImageStore(files, size, **options), f"images from {column!r}", names, notes, groups)
+
+
+def _row_numbers(table: pa.Table) -> list[str]:
+    return [str(row) for row in range(table.num_rows)]
+
+
+def _read_ids(path: Path, table: pa.Table, column: str) -> list[str]:
+    ids = texts(table[column])
+    check_names(path, "id", ids)
+    if "" in ids:
+        raise InputError(f"{path}: {row_label(ids.index(''))}, column {column!r} is empty: ids name the rows.")
+    return ids
 
 
 def read_texts(path: Path, table: pa.Table, column: str) -> tuple[TextStore, str]:
@@ -179,16 +208,6 @@ def read_texts(path: Path, table: pa.Table, column: str) -> tuple[TextStore, str
     if not columns.is_text(kind):
         raise InputError(f"{path}: column {column!r} holds {kind}, not texts: choose another text_column.")
     return TextStore(table[column].to_pylist(), f"{path}, column {column!r}", column), f"texts from {column!r}"
-
-
-def _repeated(names: list[str], groups: list[list[int]]) -> list[str]:
-    repeated = [name for name, group in zip(names, groups, strict=True) if len(group) > 1]
-    if not repeated:
-        return []
-    return [
-        f"{len(repeated)} images occur in more than one row: each is one row with all its labels "
-        f"(for example {repeated[0]!r})."
-    ]
 
 
 def from_features(
@@ -271,7 +290,7 @@ def _check_order(path: Path, table: pa.Table, column: str) -> None:
     if len(set(numbers.tolist())) == len(ids) == ranks.max(initial=-1) + 1 and (np.diff(numbers) < 0).any():
         row = int(np.argmax(np.diff(numbers) < 0)) + 1
         raise InputError(
-            f"{path}: {columns.place(row)}, column {column!r} is {ids[row]} after {ids[row - 1]}: labels must be in "
+            f"{path}: {row_label(row)}, column {column!r} is {ids[row]} after {ids[row - 1]}: labels must be in "
             "the order of the features. Sort the table, or delete the column."
         )
 
@@ -301,7 +320,7 @@ def read_splits(path: Path, column: str, cells: list[str]) -> list[str]:
     """The cells of a split column as train, validation or test."""
     unknown = [row for row, cell in enumerate(cells) if cell.casefold() not in SPLITS]
     if unknown:
-        location, value = columns.place(unknown[0]), cells[unknown[0]]
+        location, value = row_label(unknown[0]), cells[unknown[0]]
         raise InputError(f"{path}: {location}, column {column!r} is {value!r}: expected train, validation or test.")
     return [SPLITS[cell.casefold()] for cell in cells]
 
@@ -311,7 +330,7 @@ def same_images(path: Path, column: str, cells: list[str]) -> tuple[list[str], l
     groups: dict[str, list[int]] = {}
     for row, cell in enumerate(cells):
         if not cell:
-            raise InputError(f"{path}: {columns.place(row)}, column {column!r} is empty: an image path is expected.")
+            raise InputError(f"{path}: {row_label(row)}, column {column!r} is empty: an image path is expected.")
         groups.setdefault(os.path.normpath(cell.replace("\\", "/")), []).append(row)
     return list(groups), list(groups.values())
 
@@ -323,7 +342,7 @@ def image_files(path: Path, root: Path, names: list[str], groups: list[list[int]
     if len(missing) > (len(files) - 1 if skipping else 0):
         first = missing[0]
         raise InputError(
-            f"{path}: {columns.place(groups[first][0])}, no image {files[first]} ({len(missing)} of "
+            f"{path}: {row_label(groups[first][0])}, no image {files[first]} ({len(missing)} of "
             f"{len(files)} are missing): paths are relative to the table's folder, or to image_root."
         )
     return files
@@ -332,5 +351,5 @@ def image_files(path: Path, root: Path, names: list[str], groups: list[list[int]
 def _one_split(path: Path, name: str, rows: list[int], splits: list[str]) -> str:
     for row in rows[1:]:
         if splits[row] != splits[rows[0]]:
-            raise InputError(f"{path}: image {name!r} is in two splits, {columns.place(rows[0])} and row {row + 1}.")
+            raise InputError(f"{path}: image {name!r} is in two splits, {row_label(rows[0])} and row {row + 1}.")
     return splits[rows[0]]

@@ -34,6 +34,8 @@ class FeatureStore:
         is read into memory. Batches of sparse matrices are dense.
     columns : sequence of str, optional
         The names of the features, where a table has them.
+    table : path, optional
+        That table, for errors.
 
     Raises
     ------
@@ -50,9 +52,12 @@ class FeatureStore:
             [1., 0., 0.]])
     """
 
-    def __init__(self, values: Any, columns: Sequence[str] = ()) -> None:
-        self._name, self.columns = "the features", tuple(columns)
-        if isinstance(values, (str, os.PathLike)):
+    def __init__(
+        self, values: Any, columns: Sequence[str] = (), table: str | os.PathLike[str] = "the features"
+    ) -> None:
+        self._name, self.columns = os.fspath(table), tuple(columns)
+        in_file = isinstance(values, (str, os.PathLike))
+        if in_file:
             self._name = os.fspath(values)
             sparse = self._name.lower().endswith(".npz")
             values = read_sparse(Path(values)) if sparse else _mapped(self._name)
@@ -75,7 +80,7 @@ class FeatureStore:
         if len(source.shape) != 2:
             raise InputError(f"{self._name}: features must be a matrix, not of shape {tuple(source.shape)}.")
         self._shape: tuple[int, int] = (int(source.shape[0]), int(source.shape[1]))
-        mapped = self._name != "the features" and not self.is_sparse
+        mapped = in_file and not self.is_sparse
         self._pages = MappedPages(self._array) if mapped else None
         self._windows = windows_of(self._array) if mapped else None
 
@@ -199,10 +204,11 @@ class FeatureStore:
         block = self._dense(rows)
         if wrong := first_not_finite(block):
             row, column = wrong
-            raise InputError(
-                f"{self._name}: row {rows[row]}, column {column} is {float(block[wrong])} as float32; features must be "
-                "finite."
-            )
+            location = f"row {rows[row]}, column {column}"
+            if self.columns:
+                name = self.columns[column] if len(self.columns) == self.dim else self.columns[0]
+                location = f"row {rows[row] + 1} (not counting the header), column {name!r}"
+            raise InputError(f"{self._name}: {location} is {float(block[wrong])} as float32; features must be finite.")
         return block
 
     def ahead(self, rows: Any) -> None:
