@@ -242,6 +242,7 @@ function showContent() {
   const label = details.labels[state.focus]?.label;
   if (kind === "name") { box.replaceChildren(el("p", { class: "words" }, details.name)); return; }
   if (kind !== "image") { showWhole(details, label ?? 0); return; }
+  showLegend(state.evidence && label !== undefined ? "Lit regions speak for" : "", label);
   const source = state.evidence && label !== undefined ? `evidence/${details.row}/${label}` : `images/${details.row}`;
   const text = state.evidence ? `${details.name}: what speaks for ${classes[label]}` : details.name;
   const image = el("img", { src: source, alt: text });
@@ -254,14 +255,17 @@ function showContent() {
 async function showWhole(details, label) {
   const [parts] = (await get(`api/contents/${label}?whole&rows=${details.row}`)).contents;
   if (details !== state.row || label !== (details.labels[state.focus]?.label ?? 0)) return;
-  const name = state.overview.classes[label];
   const legend = state.overview.kind === "text" ? "Marked words speak for" : "Bars: what speaks for (blue) or against (red)";
   const top = $("row-content").firstElementChild?.scrollTop ?? 0;
   const box = el("div", { class: "whole", role: "group", tabindex: "0", "aria-label": details.name }, content(state.overview.kind, parts));
   $("row-content").replaceChildren(box);
   box.scrollTop = top;
-  $("row-legend").replaceChildren(legend, " ", el("b", {}, name));
-  $("row-legend").hidden = !parts.some((part) => part[part.length - 1]);
+  showLegend(parts.some((part) => part[part.length - 1]) ? legend : "", label);
+}
+
+function showLegend(text, label) {
+  $("row-legend").replaceChildren(text, " ", el("b", {}, state.overview.classes[label] ?? ""));
+  $("row-legend").hidden = !text;
 }
 
 function showLabels() {
