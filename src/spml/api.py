@@ -16,7 +16,8 @@ from spml.data.dataset import Dataset
 from spml.data.detect import FORMATS, format_options, open_data
 from spml.errors import InputError
 from spml.labels import Labels
-from spml.predict.inputs import InputBlock, Inputs, open_inputs
+from spml.predict.blocks import InputBlock
+from spml.predict.inputs import Inputs, open_inputs
 from spml.predict.onnx_export import export_onnx
 from spml.predict.predictor import Predictor, open_predictor
 from spml.predict.pretrained import TrainingRecord, is_pretrained, load_pretrained, save_pretrained, training_record

@@ -226,8 +226,8 @@ def test_an_empty_label_in_a_list_is_no_class(tmp_path: Path) -> None:
 
 
 def test_the_time_for_wide_tables_is_not_quadratic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    searches, search = [], columns.usual
-    monkeypatch.setattr(columns, "usual", lambda kind, names: searches.append(kind) or search(kind, names))
+    searches, search = [], columns.usual_column
+    monkeypatch.setattr(columns, "usual_column", lambda kind, names: searches.append(kind) or search(kind, names))
     many = {f"f{column}": [1.0, 2.0] for column in range(200)}
     assert open_data(table(**many, label=["a", "b"])(tmp_path)).tensor_store.dim == 200
     assert len(searches) < 50

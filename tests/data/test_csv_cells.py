@@ -15,7 +15,7 @@ import spml
 from spml.bench import compare
 from spml.data.csv_cells import guard, guard_text, unguard, write_csv
 from spml.data.detect import open_data
-from spml.data.formats.columns import read_table, without_guards
+from spml.data.formats.table_files import read_table, without_guards
 from spml.predict import predict_files
 from spml.recover import export
 from spml.recover.labelled import read_labelled

@@ -8,7 +8,7 @@ import torch
 
 import spml
 from spml.losses.activation import log_odds, probabilities, ranking_scores
-from spml.predict.inputs import InputBlock
+from spml.predict.blocks import InputBlock
 from spml.predict.predictor import open_predictor
 from spml.runs.folder import best_network, open_run
 from spml.training.linear import evaluator

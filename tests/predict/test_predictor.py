@@ -6,8 +6,9 @@ import pytest
 from pyarrow import csv, parquet
 
 from spml.errors import InputError
-from spml.predict.inputs import InputSpec, TableReader
+from spml.predict.blocks import InputSpec
 from spml.predict.predictor import predict_files
+from spml.predict.tables import TableReader
 from spml.recover import recover
 from spml.runs.folder import open_run
 
@@ -63,7 +64,7 @@ def test_features_from_a_matrix_and_from_tables_give_the_same_labels(tables, tmp
     count, matrix = predicted(run, tables / "x.npy", tmp_path / "matrix.parquet", top=2)
     assert count == 90
     assert [line["row"] for line in matrix[:2]] == ["0", "0"]
-    monkeypatch.setattr("spml.predict.inputs.FEATURE_ROWS_PER_BLOCK", 16)
+    monkeypatch.setattr("spml.predict.blocks.FEATURE_ROWS_PER_BLOCK", 16)
     monkeypatch.setattr("spml.predict.writers.LINES_PER_WRITE", 50)
     csv.write_csv(parquet.read_table(tables / "wide.parquet"), tables / "wide.csv")
     for source in ("lists.parquet", "wide.parquet", "wide.csv", "x.npy"):

@@ -7,7 +7,7 @@ import pytest
 import spml
 from spml.data import FeatureStore
 from spml.errors import InputError
-from spml.predict.inputs import InputWarning
+from spml.predict.blocks import InputWarning
 from spml.runs.folder import open_run
 from spml.training import train_features as module
 from spml.training.learners import fit_features

@@ -17,8 +17,9 @@ from pyarrow import dataset
 
 from spml.atomic import atomic_path
 from spml.errors import InputError
-from spml.predict.inputs import InputBlock, TableReader, parquet_errors
+from spml.predict.blocks import InputBlock
 from spml.predict.predictor import Labeller, check_label_column, open_predictor
+from spml.predict.tables import TableReader, parquet_errors
 
 Columns = dict[str, npt.NDArray[Any]]
 

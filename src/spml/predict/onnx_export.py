@@ -18,7 +18,7 @@ from spml.errors import InputError
 from spml.losses.activation import log_odds
 from spml.models.feature_model import FeatureModel, LinearLearner, independent_network
 from spml.models.quiet_export import quiet_export
-from spml.predict.inputs import InputBlock
+from spml.predict.blocks import InputBlock
 from spml.predict.predictor import Float32, Predictor
 
 TOLERANCE = 1e-4

@@ -22,7 +22,8 @@ from spml.losses.activation import probabilities
 from spml.models import Classifier
 from spml.models.feature_model import FeatureModel, given_one, independent_network
 from spml.models.text_encoders import TextEncoder
-from spml.predict.inputs import InputBlock, InputSpec, open_files
+from spml.predict.blocks import InputBlock, InputSpec
+from spml.predict.inputs import open_files
 from spml.predict.writers import FORMATS, open_writer
 from spml.recover import Rule
 from spml.recover import recover as recover_labels

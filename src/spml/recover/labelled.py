@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spml.data.formats.columns import read_table, without_guards
+from spml.data.formats.table_files import read_table, without_guards
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.runs.decisions import DECISIONS, Subject, read_decisions

@@ -11,9 +11,11 @@ import pyarrow as pa
 
 from spml.data.dataset import PHOTO_SIZE, TABLES, ColumnOptions, Store
 from spml.data.formats import columns
+from spml.data.formats.column_names import row_label
 from spml.data.formats.embedded_images import image_sources
 from spml.data.formats.label_cells import texts
 from spml.data.formats.table import image_files, read_splits, read_texts, same_images
+from spml.data.formats.table_files import shards
 from spml.data.formats.table_labels import LabelCells, TableLabels, read_labels
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
@@ -77,7 +79,7 @@ def _images(path: Path, table: pa.Table, column: str | None, root: Path) -> tupl
     if column is None:
         raise InputError(f"{path}: no column contains image paths or texts: set image_column or text_column.")
     if column in columns.image_columns(path):
-        sources, names = image_sources(columns.shards(path), column, root)
+        sources, names = image_sources(shards(path), column, root)
         return ImageStore(sources, PHOTO_SIZE, cache_limit=0), names
     names, groups = same_images(path, column, texts(table[column]))
     twice = next((index for index, group in enumerate(groups) if len(group) > 1), None)
@@ -103,6 +105,6 @@ def _full(path: Path, parsed: TableLabels, names: list[str]) -> Labels:
     if len(unknown):
         row, column = unknown[0].tolist()
         raise InputError(
-            f"{path}: {columns.place(row)}, column {labels.classes[column]!r} is empty: all labels must be known."
+            f"{path}: {row_label(row)}, column {labels.classes[column]!r} is empty: all labels must be known."
         )
     return labels

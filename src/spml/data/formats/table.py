@@ -130,7 +130,8 @@ def from_table(
     if inputs.groups is not None:
         ids = None  # the images name the rows
         labels = labels.merged(file, inputs.names, inputs.groups)
-        splits = [_one_split(file, *group, splits) for group in zip(inputs.names, inputs.groups, strict=True)]
+        images = zip(inputs.names, inputs.groups, strict=True)
+        splits = [_one_split(file, name, rows, splits) for name, rows in images]
     found = [inputs.description, f"labels from {labels.description}"]
     found += [f"ids from {roles['id']!r}"] if ids else []
     found += [f"the split from {split!r}"] if split else []
@@ -183,10 +184,12 @@ def _image_inputs(path: Path, table: pa.Table, column: str, root: Path, size: in
     names, groups = same_images(path, column, texts(table[column]))
     files = image_files(path, root, names, groups, skipping=options.get("on_bad_image") == "skip")
     repeated = [name for name, group in zip(names, groups, strict=True) if len(group) > 1]
-    notes = [
-        f"{len(repeated)} images occur in more than one row: each is one row with all its labels (for example {name!r})."
-        for name in repeated[:1]
-    ]
+    notes = []
+    if repeated:
+        notes.append(
+            f"{len(repeated)} images occur in more than one row: each is one row with all its labels "
+            f"(for example {repeated[0]!r})."
+        )
     return _Inputs(ImageStore(files, size, **options), f"images from {column!r}", names, notes, groups)
 
 

@@ -12,8 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spml.data.formats import columns
+from spml.data.formats.column_names import row_label
 from spml.data.formats.embedded_images import class_names
 from spml.data.formats.label_cells import label_lists
+from spml.data.formats.table_files import without_guards
 from spml.errors import InputError
 from spml.labels import Labels
 
@@ -87,7 +89,7 @@ def read_labels(
     """
     if cells.label_column and cells.class_columns:
         raise InputError(f"{path}: label_column and class_columns are both given: use one of them.")
-    chosen = [columns.chosen(path, table, "class_columns", name) for name in cells.class_columns or ()]
+    chosen = [columns.existing_column(path, table, "class_columns", name) for name in cells.class_columns or ()]
     guessed = not chosen and label is None
     if guessed:
         guess = columns.guess_labels(path, table, used, binary=binary)
@@ -98,7 +100,7 @@ def read_labels(
         note = f"zeros in the columns of 0 and 1 are {unknown if cells.zeros == 'unknown' else 'negative'}."
         return TableLabels(chosen, matrix, None, [note])
     assert label is not None
-    table = columns.without_guards(path, table, [label])
+    table = without_guards(path, table, [label])
     lists, notes = label_lists(path, label, table[label], cells.separator)
     if guessed and path.suffix.lower() in (".csv", ".tsv") and any(label in cells for cells in lists):
         raise InputError(
@@ -118,9 +120,7 @@ def read_labels(
 def _class_name(path: Path, row: int, names: list[str], number: str) -> str:
     """The name of a class number in Hugging Face's layout, where -1 means unlabelled."""
     if not number.isdecimal() or int(number) >= len(names):
-        raise InputError(
-            f"{path}: {columns.place(row)} has the label {number}: class numbers are 0 to {len(names) - 1}."
-        )
+        raise InputError(f"{path}: {row_label(row)} has the label {number}: class numbers are 0 to {len(names) - 1}.")
     return names[int(number)]
 
 
