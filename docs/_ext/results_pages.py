@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -59,10 +59,13 @@ def measured(file: str) -> Iterator[str]:
     with_head = "head" in rows[0]
     lines = []
     for (method, *head), group in grouped(rows, "method", *(["head"] if with_head else [])).items():
-        score = 100 * mean(float(row["test_map"]) for row in group)
+        scores = [100 * float(row["test_map"]) for row in group]
+        score, shown = mean(scores), f"{mean(scores):.2f}"
+        if len(scores) > 1:
+            shown += f" ± {stdev(scores):.2f}"
         seeds = len({row["seed"] for row in group})
         place = sorted({f"{row['hardware']}, {row['commit']}" for row in group})
-        cells = [starred(method), *head, f"{score:.2f}", str(seeds), "; ".join(place)]
+        cells = [starred(method), *head, shown, str(seeds), "; ".join(place)]
         lines.append((score, "| " + " | ".join(cells) + " |"))
     titles = ["method", *(["head"] if with_head else []), "test mAP", "seeds", "hardware and commit"]
     yield "| " + " | ".join(titles) + " |"

@@ -173,6 +173,22 @@ def test_the_contract_names_the_problem(members, sentence):
         check_method(variant(**members))
 
 
+def masked(self, logits, labels, rows, clock):
+    labels = labels.clone()
+    labels[torch.sigmoid(logits) > 0.8] = 1
+    return assume_negative(logits, labels).mean((-2, -1))
+
+
+def test_a_loss_function_that_reduces_raises(monkeypatch):
+    def reduced(logits, labels):
+        return assume_negative(logits, labels).mean()
+
+    cls = loss_method("reduced", reduced, paper="none", summary="A test.")
+    monkeypatch.delitem(METHODS, "reduced")
+    with pytest.raises(InputError, match=r"reduced returned a tensor of shape .* return one value per entry"):
+        check_method(cls)
+
+
 def test_invalid_needs_raise():
     for needs, sentence in (
         ({"labels": "positive"}, "needs: labels must be one of ('positives', 'negatives', 'full'), not 'positive'"),
@@ -207,6 +223,18 @@ def test_the_contract_of_a_instancewithout_objective():
 
     with pytest.raises(AssertionError, match="pushes an observed positive down"):
         check_method(Upside)
+
+
+def test_the_contract_explains_an_error_of_the_method():
+    for make, sentence in (
+        (variant(objective=masked), "raised IndexError"),
+        (variant(objective=masked), "choose entries with torch.where"),
+        (variant(prepare=lambda self, problem: None), "its prepare must call super().prepare(problem)"),
+        (type("OneView", (TwoViews,), {"needs": Needs()}), "one view for each of Needs(views=('weak',))"),
+        (lambda: 3, "creates a int, not a method"),
+    ):
+        with pytest.raises(AssertionError, match=re.escape(sentence)):
+            check_method(make)
 
 
 def test_every_published_method_is_registered():

@@ -203,7 +203,7 @@ def test_recovery_counts_agree_with_a_loop():
     for row in [*run.train, *run.validation]:
         for label in range(len(CLASSES)):
             if observed[row, label] == 0:
-                yes = run.probabilities[row, label] >= 0.5
+                yes = run.probabilities[row, label] > 0.5
                 right += yes and truth[row, label] > 0
                 wrong += yes and truth[row, label] < 0
                 missing += truth[row, label] > 0
@@ -220,6 +220,13 @@ def test_test_rows_are_never_recovered_and_observed_labels_are_always_present():
     assert not tables.recovered.any()
     assert tables.present[run.labels.dense() > 0].all()
     assert not RunTables(a_run(shift=9.0)).recovered[run.test].any()
+
+
+def test_the_default_threshold_is_that_of_the_method():
+    em = RunTables(a_run(name="em"))
+    inside = em.unknown & (em.run.probabilities > 0.5)
+    assert 0 < em.recovered.sum() == (inside & (em.run.probabilities > 0.75)).sum() < inside.sum()
+    assert RunTables(a_run(name="of-a-plug-in")).recovered.sum() == inside.sum()
 
 
 def test_recovered_labels_replace_the_default_threshold(tmp_path):

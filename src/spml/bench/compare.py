@@ -220,7 +220,7 @@ def display_cells(lines: Sequence[TableLine]) -> tuple[list[str], list[list[str]
     """The table for a reader: header and cells, without empty columns."""
     rows = csv_rows(lines)
     several = len({line.data for line in lines}) > 1
-    header = ["data", "method", "head", "varied", "ours", "paper", "difference", "to the best", "p", "chosen"]
+    header = ["data", "method", "head", "varied", "measured", "paper", "difference", "to the best", "p", "chosen"]
     cells = []
     for line, row in zip(lines, rows, strict=True):
         cells.append(

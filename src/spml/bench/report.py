@@ -20,6 +20,10 @@ from spml.runs.files import write_text
 from spml.runs.folder import RunFolder
 
 _MOST_PICTURED = 12  # largest number of runs that a report shows individually
+_UNCALIBRATED = (
+    "As in the papers, probabilities are not calibrated, and a label counts as present above one threshold: 0.75 for "
+    "EM and its variants, 0.5 otherwise."
+)
 
 
 def write_bench_report(
@@ -41,7 +45,9 @@ def write_bench_report(
     if len(pictured) > 1:
         tables = [RunTables(run) for run in pictured]  # uncalibrated probabilities, as in the papers
         _, _, compared = comparison_opening(tables)
-        intro = f"Without {', '.join(without_weights)}, whose weights were not kept." if without_weights else ""
+        intro = _UNCALIBRATED
+        if without_weights:
+            intro += f" Without {', '.join(without_weights)}, whose weights were not kept."
         parts.append(Section("methods", "What the runs recover", compared, intro))
         parts += comparison(tables, {})
     write_text(path, page(plan.title, plan.where, opening, parts))

@@ -282,7 +282,13 @@ def loss_method(
         settings = {setting: getattr(self.settings, setting) for setting, *_ in fields}
         if "k" in settings and settings["k"] is None:
             settings["k"] = self.k
-        return reduce(function(logits, labels, **{i: getattr(clock, i) for i in step_inputs}, **settings))
+        entries = function(logits, labels, **{i: getattr(clock, i) for i in step_inputs}, **settings)
+        if entries.shape != logits.shape:
+            raise InputError(
+                f"method {name!r}: {function.__name__} returned a tensor of shape {tuple(entries.shape)} for logits of "
+                f"shape {tuple(logits.shape)}: return one value per entry, which the method averages"
+            )
+        return reduce(entries)
 
     namespace = {
         "__doc__": function.__doc__,

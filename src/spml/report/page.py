@@ -35,7 +35,7 @@ def write_report(
         The HTML file. It is written atomically.
     recovered : sequence of Recovered or None, optional
         The result of `spml.recover.recover` for each run. None instead of a result uses the run's plain
-        probabilities, with the threshold 0.5. By default the report recovers the labels itself.
+        probabilities, with the method's F1 threshold. By default the report recovers the labels itself.
     landscapes : mapping of str to Landscape, optional
         Loss landscapes by run name.
     overwrite : bool

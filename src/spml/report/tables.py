@@ -9,6 +9,7 @@ import torch
 
 from spml import metrics
 from spml.calibration import Bool, Float32, Float64, Int8, Int64
+from spml.methods import METHODS
 from spml.models.feature_model import FeatureModel
 from spml.recover import Recovered
 from spml.runs.folder import RunFolder
@@ -17,10 +18,12 @@ from spml.runs.folder import RunFolder
 def confidence_and_presence(run: RunFolder, recovered: Recovered | None) -> tuple[Float32, Bool]:
     """Confidence and presence of every label in every row, both (N, L).
 
-    Without recovered labels, the confidence is the probability, and a label is present from 0.5 on.
+    Without recovered labels, the confidence is the probability, and a label is present above the method's F1 threshold.
     """
     if recovered is None:
-        return run.probabilities, (run.probabilities >= 0.5) | (run.labels.dense() > 0)
+        known = METHODS.get(run.method)
+        threshold = 0.5 if known is None else known.f1_threshold
+        return run.probabilities, (run.probabilities > threshold) | (run.labels.dense() > 0)
     rows = np.arange(len(run.names))
     return recovered.confidence(rows), recovered.present(rows)
 

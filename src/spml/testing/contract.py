@@ -3,12 +3,14 @@
 import copy
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from inspect import getdoc
 from pathlib import Path
 
 import torch
 
+from spml.errors import InputError
 from spml.methods import Method, method
 from spml.methods.registry import import_plugins, imported_plugins
 from spml.runs.files import read_tensors
@@ -31,7 +33,9 @@ def check_method(make: MakeMethod | Method | str) -> None:
     Raises
     ------
     AssertionError
-        With a sentence that names what is broken.
+        With a sentence that names what is broken. An error that the method raises is its cause.
+    InputError
+        If the name is not registered, or the method was not prepared.
 
     Examples
     --------
@@ -41,8 +45,29 @@ def check_method(make: MakeMethod | Method | str) -> None:
         make = partial(method, make)
     elif isinstance(make, Method):
         make = partial(copy.deepcopy, make)
+    checked = make()
+    if not isinstance(checked, Method):
+        raise AssertionError(f"check_method got {make!r}, which creates a {type(checked).__name__}, not a method")
     for check in _CHECKS:
-        check(make)
+        try:
+            check(make)
+        except (AssertionError, InputError):
+            raise
+        except Exception as error:
+            raise AssertionError(_explain(checked, check, error)) from error
+
+
+def _explain(method: Method, check: Callable[[MakeMethod], None], error: Exception) -> str:
+    """Where a method raised an error, and the usual reason."""
+    text = f"{method.name} raised {type(error).__name__} ({error}) while this was checked: {getdoc(check)}"
+    if check is checks.check_heads:
+        text += (
+            " With several heads the logits have a dimension more than the labels: choose entries with torch.where, "
+            "not with a mask as an index."
+        )
+    elif type(method).objective is Method.objective:
+        text += f" Its loss receives one view for each of Needs(views={method.needs.views})."
+    return text
 
 
 def check_resume(make: MakeMethod, stops: tuple[int, ...] = (1, 4, 8, 15)) -> None:

@@ -79,6 +79,7 @@ def prepared(make: MakeMethod, labels: Labels) -> Method:
     """Create a method and prepare it for the tiny task."""
     method = make()
     method.prepare(tiny_problem(method, labels))
+    assert method.prepared, f"{method.name}: its prepare must call super().prepare(problem)"
     return method
 
 
