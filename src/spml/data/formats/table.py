@@ -174,7 +174,7 @@ def _feature_inputs(path: Path, table: pa.Table, chosen: Sequence[str] | None, t
             f"{path}: no column contains images (image_column), texts (text_column) or numbers (feature_columns); "
             f"its columns are {list_names(table.column_names)}."
         )
-    store = FeatureStore(columns.feature_matrix(path, table, names), names)
+    store = FeatureStore(columns.feature_matrix(path, table, names), names, path)
     description = f"{store.dim} features from {names[0]!r}" + (f" to {names[-1]!r}" if len(names) > 1 else "")
     return _Inputs(store, description, _row_numbers(table), notes)
 
