@@ -41,8 +41,18 @@ def test_presence_follows_the_formula():
     np.testing.assert_allclose(model.presence(x), p / (1 - np.prod(1 - p, axis=1, keepdims=True)), rtol=1e-6)
 
 
-def test_every_form_of_the_rows_gives_the_same_scores():
-    model, x = small_model()
+def test_normalised_evidence_is_that_of_log_probabilities():
+    model, x = small_model(normalised=True)
+    evidence = small_model()[0].evidence(x)
+    expected = evidence - np.log(np.exp(evidence).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(model.evidence(x), expected, rtol=1e-9)
+    with pytest.raises(InputError, match="normalise=False"):
+        FeatureModel([model.learners[0]], [1.0], slope=1.0, offsets=np.zeros(3), dim=5, normalised=True).as_linear()
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_every_form_of_the_rows_gives_the_same_scores(normalised):
+    model, x = small_model(normalised=normalised)
     expected = model.presence(x)
     np.testing.assert_allclose(model.presence(csr_matrix(x)), expected, rtol=1e-9)
     np.testing.assert_allclose(model.presence(torch.from_numpy(x)), expected, rtol=1e-9)
@@ -52,7 +62,7 @@ def test_every_form_of_the_rows_gives_the_same_scores():
     np.testing.assert_allclose(torch.sigmoid(logits).numpy(), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"centred": False, "at_least_one": False}])
+@pytest.mark.parametrize("options", [{}, {"centred": False, "at_least_one": False}, {"normalised": True}])
 def test_saved_model_is_the_same(tmp_path, options):
     model, x = small_model(**options)
     save_file(model.state_dict(), tmp_path / "model.safetensors")

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 from scipy.special import softmax
+from sklearn.datasets import load_digits
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
@@ -246,6 +247,25 @@ def test_trees_are_chosen_where_lines_do_not_separate():
     linear = fit_features(FeatureStore(x), labels, base="linear")
     assert auto > mean_average_precision(linear.model.presence(test), one_hot(truth, 2).numpy()) + 0.1
     assert "weight" in fit.summary or "Chosen" in fit.summary
+
+
+def test_evidence_is_normalised_where_rows_with_one_label_look_like_it():
+    images = load_digits().images
+    draw = np.random.default_rng(0)
+    pairs = draw.integers(len(images), size=(400, 2))
+    pairs[::2, 1] = pairs[::2, 0]  # every other image has one digit, the others two, one over the other
+    rows, label = images[pairs].max(1).reshape(400, 64), load_digits().target[pairs]
+    truth = float(np.mean([len(set(pair)) for pair in label]))
+    labels = Labels.from_indices(label[np.arange(400), draw.integers(2, size=400)], list("0123456789"))
+    normalised, plain = (
+        fit_features(FeatureStore(rows), labels, base="linear", normalise=allowed) for allowed in (True, False)
+    )
+    assert normalised.model.normalised
+    assert not plain.model.normalised
+    assert normalised.log_likelihood > plain.log_likelihood
+    assert abs(normalised.calibration.k.k - truth) < abs(plain.calibration.k.k - truth) / 2
+    np.testing.assert_allclose(np.exp(normalised.evidence).sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(normalised.model.evidence(rows)).sum(axis=1), 1, rtol=1e-9)
 
 
 def test_held_out_predictions_do_not_see_the_label():

@@ -53,7 +53,7 @@ def with_expected_positives(
     if labels_per_row < FEWEST_LABELS or labels.is_full:
         return fit
     epr_fit = fit_features(features, labels, method="epr", k=labels_per_row, seed=seed, device=device)
-    tables = fit.evidence.astype(np.float64), centred(torch.from_numpy(epr_fit.evidence).double()).numpy()
+    tables = [centred(torch.from_numpy(each.evidence).double()).numpy() for each in (fit, epr_fit)]
     scales = [1 / max(float(table.std()), 1e-12) for table in tables]
     known = labels.dense()
 
@@ -63,7 +63,7 @@ def with_expected_positives(
 
     tried = {share: calibrated(share) for share in _SHARES}
     share = max(tried, key=lambda each: tried[each][0].log_likelihood)
-    if share == 0:
+    if share == 0 or tried[share][0].log_likelihood <= fit.log_likelihood:
         return fit
     calibration, evidence = tried[share]
     factors = (1 - share) * scales[0], share * scales[1]

@@ -86,7 +86,7 @@ def probe_features(
 ) -> ProbeResult:
     """Train probes on features of the training rows; their soft labels, and the probe of all rows."""
     with progress_bar("soft labels: linear probes", 1, visible=progress) as advance:
-        fit = fit_features(features, labels, base="linear", seed=seed, device=device)
+        fit = fit_features(features, labels, base="linear", normalise=False, seed=seed, device=device)
         fit = with_expected_positives(fit, features, labels, seed=seed, device=device)
         advance(1)
     confidences = fit.calibration.confidences(expit(fit.evidence), labels.dense())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import expit
+from scipy.special import expit, log_softmax
 from torch import Tensor
 
 from spml.calibration import Calibration, calibrate
@@ -428,15 +428,13 @@ def _finish(
 ) -> FeatureFit:
     """Calibrate the evidence, train the learners that are used on all rows, and learn the answers."""
     task.progress("final model")
-    calibration = _calibrated(task, evidence.numpy())
-    temperature = fit_temperature(evidence, task.targets).temperature if normalise else 0.0
+    calibration, temperature = _calibrated(task, evidence.numpy()), 0.0
+    if normalise:
+        calibration, temperature = _normalised(task, evidence, calibration)
     if temperature > 0:
-        normalised = _calibrated(task, evidence.numpy(), lambda table: log_softmax(temperature * table, axis=1))
-        normalise = normalised.log_likelihood > calibration.log_likelihood
-        if normalise:
-            calibration, used = normalised, [(each, temperature * weight) for each, weight in used]
-            for rows in row_blocks(*evidence.shape):
-                evidence[rows] = torch.log_softmax(temperature * evidence[rows], -1)
+        used = [(each, temperature * weight) for each, weight in used]
+        for rows in row_blocks(*evidence.shape):
+            evidence[rows] = torch.log_softmax(temperature * evidence[rows], -1)
     learners = merged([(each.learner(), weight) for each, weight in used])
 
     def model_with(correction: LinearLearner | None) -> FeatureModel:
@@ -447,6 +445,7 @@ def _finish(
             offsets=calibration.offsets,
             dim=task.features.dim,
             centred=compares_classes,
+            normalised=temperature > 0,
             at_least_one=calibration.at_least_one,
             correction=correction,
         )
@@ -502,16 +501,33 @@ def _scaled(learner: LinearLearner, scale: float) -> LinearLearner:
     return LinearLearner(scale * learner.weight, scale * learner.bias, learner.mean, learner.deviation)
 
 
-def _calibrated(task: Task, evidence: npt.NDArray[Any]) -> Calibration:
-    """The annotator's likelihood of the known labels, given held-out evidence (n, L).
+def _normalised(task: Task, evidence: Tensor, calibration: Calibration) -> tuple[Calibration, float]:
+    """The calibration of the normalised evidence and its temperature, if it makes the labels more likely; else 0.
+
+    Two classes may have the same evidence in a row with strong competitors and in a row without. Normalisation tells
+    these rows apart. How labels are chosen does not depend on it, and whether they are present does, so that it cannot
+    be chosen before the calibration.
+    """
+    temperature = fit_temperature(evidence, task.targets).temperature
+    if temperature > 0:
+        other = _calibrated(task, evidence.numpy(), temperature)
+        if other.log_likelihood > calibration.log_likelihood:
+            return other, temperature
+    return calibration, 0.0
+
+
+def _calibrated(task: Task, evidence: npt.NDArray[Any], temperature: float = 0.0) -> Calibration:
+    """The annotator's likelihood of the known labels, given held-out evidence (n, L), normalised at a temperature.
 
     The calibration itself fits a sample of the rows. Of a large table, only evenly spaced rows are copied for it.
     """
     rows, classes = evidence.shape
     most = max(_CALIBRATION_ROWS, _LARGE // classes)
     used = np.arange(rows) if rows <= most else np.linspace(0, rows - 1, most).astype(np.int64)
-    table, known = expit(evidence[used].astype(np.float64)), task.labels.dense(task.rows[used])
-    return calibrate(table, known, k=task.k, at_least_one=not task.labels.is_full, uncertainty=False)
+    table, known = evidence[used].astype(np.float64), task.labels.dense(task.rows[used])
+    if temperature > 0:
+        table = log_softmax(temperature * table, axis=1)
+    return calibrate(expit(table), known, k=task.k, at_least_one=not task.labels.is_full, uncertainty=False)
 
 
 def _all_rows(task: Task, model: FeatureModel, evidence: npt.NDArray[Any]) -> Float32:
