@@ -14,6 +14,7 @@ from scipy import sparse
 
 from spml.data.detect import open_data
 from spml.data.formats import columns
+from spml.data.formats.pack import write_pack
 from spml.errors import InputError
 
 CLASSES = ("ant", "bee", "cow")
@@ -134,6 +135,14 @@ ERRORS: dict[str, tuple[Callable[[Path], Path], str]] = {
         matrix(VALUES, ["id,label", *(f"{ROWS - 1 - row},{CLASSES[row % 3]}" for row in range(ROWS))]),
         "row 2 .*is 7 after 8: labels must be in the order",
     ),
+    **{
+        f"labels in the order of {name!r}": (
+            matrix(VALUES, [f"{name},label", *(f"{ROWS - row},{CLASSES[row % 3]}" for row in range(ROWS))]),
+            f"row 2 .*{name!r} is 8 after 9: labels must be in the order",
+        )
+        for name in ("", "index", "row", "name", "file")
+    },
+    "a class of 10,001 characters": (labels(("ant", "x" * 10_001, "bee")), "10,001 characters"),
     "label -2": (matrix(VALUES, file=np.arange(ROWS) % 3 - 2), "-2"),
     "label matrix of 2": (matrix(VALUES, file=2 * np.eye(3, dtype=int)[np.arange(ROWS) % 3]), "value 2"),
     "label matrix transposed": (matrix(VALUES, file=np.eye(3, dtype=int)[np.arange(ROWS) % 3].T), "labels 3 rows"),
@@ -231,3 +240,24 @@ def test_the_time_for_wide_tables_is_not_quadratic(tmp_path: Path, monkeypatch: 
     many = {f"f{column}": [1.0, 2.0] for column in range(200)}
     assert open_data(table(**many, label=["a", "b"])(tmp_path)).tensor_store.dim == 200
     assert len(searches) < 50
+
+
+def test_a_table_of_labels_may_have_a_split(tmp_path: Path) -> None:
+    lines = ["label,split", *(f"{CLASSES[row % 3]},{'test' if row < 3 else 'train'}" for row in range(ROWS))]
+    data = open_data(matrix(VALUES, lines)(tmp_path))
+    assert data.test.tolist() == [0, 1, 2]
+    assert data.train.tolist() == [3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("ids", [[2, 1, 0], ["b", "a", "c"]])
+def test_a_pack_of_two_tables_that_differ_is_an_error(ids: list[Any], tmp_path: Path) -> None:
+    texts = [f"{name}, a text of some words about {name}" for name in CLASSES]
+    inputs = table(id=[0, 1, 2] if ids[0] == 2 else ["a", "b", "c"], text=texts)(tmp_path)
+    parquet.write_table(pa.table({"id": ids, "label": CLASSES}), tmp_path / "labels.parquet")
+    with pytest.raises(InputError, match="both tables must have the same rows"):
+        write_pack(inputs, tmp_path / "labels.parquet", tmp_path / "pack")
+    np.save(tmp_path / "x.npy", VALUES[:3])
+    if ids[0] == 2:
+        with pytest.raises(InputError, match="must be in the order of the features"):
+            write_pack(tmp_path / "x.npy", tmp_path / "labels.parquet", tmp_path / "pack")
+    assert not (tmp_path / "pack").exists()

@@ -16,7 +16,7 @@ from spml.data.formats.embedded_images import image_sources
 from spml.data.formats.label_cells import texts
 from spml.data.formats.table import image_files, read_splits, read_texts, same_images
 from spml.data.formats.table_files import shards
-from spml.data.formats.table_labels import LabelCells, TableLabels, read_labels
+from spml.data.formats.table_labels import LabelCells, TableLabels, check_order, read_labels
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
@@ -58,6 +58,8 @@ def read_examples(data: Any, labels: Path, chosen: ColumnOptions) -> LabelledExa
         inputs, found, _ = (
             (table, roles, None) if same else columns.open_table(data_path, {"image": image, "text": text})
         )
+        if not same:
+            _check_same_rows((labels, table, roles), (data_path, inputs, found))
         used = [name for kind, name in found.items() if kind != "text"]
         column = found.get("text") or columns.text_column(inputs, used, labels_known=True)
         if "image" in found or column is None:
@@ -67,11 +69,25 @@ def read_examples(data: Any, labels: Path, chosen: ColumnOptions) -> LabelledExa
     else:
         store = FeatureStore(data)
         store.check_finite()
+        check_order(labels, table, parsed.columns)
     if len(store) != table.num_rows:
         raise InputError(f"{labels}: it has {table.num_rows} rows for {len(store)} images, texts or rows of features.")
     split = roles.get("split")
     splits = read_splits(labels, split, texts(table[split])) if split else None
     return LabelledExamples(store, _full(labels, parsed, names), splits)
+
+
+def _check_same_rows(*tables: tuple[Path, pa.Table, dict[str, str]]) -> None:
+    """Raise `InputError` if two tables name their rows and differ: rows belong together by their order."""
+    (first, one, its_roles), (second, other, other_roles) = tables
+    for kind in {"id", "image"} & its_roles.keys() & other_roles.keys():
+        pairs = zip(texts(one[its_roles[kind]]), texts(other[other_roles[kind]]), strict=False)
+        for row, (name, other_name) in enumerate(pairs):
+            if name != other_name:
+                raise InputError(
+                    f"{first}: {row_label(row)} is {name!r}, but {other_name!r} in {second}: both tables must have "
+                    "the same rows in the same order."
+                )
 
 
 def _images(path: Path, table: pa.Table, column: str | None, root: Path) -> tuple[ImageStore, list[str]]:

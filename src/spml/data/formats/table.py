@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Unpack
 
-import numpy as np
 import pyarrow as pa
 
 from spml.arrays import read_npy
@@ -17,7 +16,7 @@ from spml.data.formats.column_names import list_names, row_label, usual_column
 from spml.data.formats.embedded_images import image_sources
 from spml.data.formats.label_cells import texts
 from spml.data.formats.table_files import shards
-from spml.data.formats.table_labels import LabelCells, Zeros, read_labels, with_file_name
+from spml.data.formats.table_labels import LabelCells, Zeros, check_order, read_labels, with_file_name
 from spml.data.formats.user_data import SPLITS, check_names, from_known
 from spml.data.stores.decode import FilePath
 from spml.data.stores.features import FeatureStore
@@ -253,7 +252,7 @@ def from_features(
     if labels is None and not found:
         raise InputError(f"{file}: no labels next to it ({', '.join(usual)}): pass their file as labels.")
     source = found[0] if labels is None else Path(labels)
-    notes = [f"labels from {source.name}, next to the features."] if labels is None else []
+    notes, splits = [f"labels from {source.name}, next to the features."] if labels is None else [], None
     if labels is None and len(found) > 1:
         notes.append(f"not used: {', '.join(file.name for file in found[1:])}. To choose one, pass it as labels.")
     if isinstance(classes, (str, os.PathLike)):
@@ -265,9 +264,11 @@ def from_features(
         parsed = read_labels(
             source, table, roles.get("label") or only, label_cells, roles.values(), binary=True, classes=classes
         )
-        if "id" in roles:
-            _check_order(source, table, roles["id"])
+        check_order(source, table, parsed.columns)
         known = parsed.table(source, range(table.num_rows))
+        if "split" in roles:
+            splits = read_splits(source, roles["split"], texts(table[roles["split"]]))
+            notes.append(f"the split from {roles['split']!r}.")
         notes += [f"labels from column{'s' * (len(parsed.columns) > 1)} {parsed.description}.", *parsed.notes]
     else:
         known = _labels_from_array(source, classes)
@@ -279,23 +280,7 @@ def from_features(
     if len(known) != len(store):
         hint = "" if labels is not None else ". It was found next to the features; to use another, pass it as labels"
         raise InputError(f"{source}: it labels {len(known)} rows, {file} has {len(store)}{hint}.")
-    return from_known(file.stem, store, known, notes, validation_share=validation_share, seed=seed)
-
-
-def _check_order(path: Path, table: pa.Table, column: str) -> None:
-    """Raise `InputError` if ids number the rows of the features, but not in their order."""
-    ids = table[column].to_pylist()
-    try:
-        numbers = np.array([int(number) for number in ids])
-    except (TypeError, ValueError, OverflowError):
-        return
-    ranks = numbers - numbers.min(initial=0)
-    if len(set(numbers.tolist())) == len(ids) == ranks.max(initial=-1) + 1 and (np.diff(numbers) < 0).any():
-        row = int(np.argmax(np.diff(numbers) < 0)) + 1
-        raise InputError(
-            f"{path}: {row_label(row)}, column {column!r} is {ids[row]} after {ids[row - 1]}: labels must be in "
-            "the order of the features. Sort the table, or delete the column."
-        )
+    return from_known(file.stem, store, known, notes, splits, validation_share=validation_share, seed=seed)
 
 
 def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:

@@ -117,6 +117,23 @@ def read_labels(
     return TableLabels([label], lists, None if classes is None else list(classes), notes)
 
 
+def check_order(path: Path, table: pa.Table, labels: Iterable[str]) -> None:
+    """Raise `InputError` if a column other than labels numbers the rows of the features, but not in their order."""
+    for column in [name for name in table.column_names if name not in {*labels}]:
+        ids = table[column].to_pylist()
+        try:
+            numbers = np.array([float(number) for number in ids])
+        except (TypeError, ValueError, OverflowError):
+            continue
+        are_numbered = np.array_equal(np.sort(numbers) - numbers.min(), np.arange(len(ids)))
+        if are_numbered and len(ids) > 2 and (np.diff(numbers) < 0).any():
+            row = int(np.argmax(np.diff(numbers) < 0)) + 1
+            raise InputError(
+                f"{path}: {row_label(row)}, column {column!r} is {ids[row]} after {ids[row - 1]}: labels must be in "
+                "the order of the features. Sort the table, or delete the column."
+            )
+
+
 def _class_name(path: Path, row: int, names: list[str], number: str) -> str:
     """The name of a class number in Hugging Face's layout, where -1 means unlabelled."""
     if not number.isdecimal() or int(number) >= len(names):

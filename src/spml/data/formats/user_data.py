@@ -26,6 +26,8 @@ SPLITS = {
 VALIDATION_SHARE = 0.2
 """Of images. Features and texts need no validation rows: what is chosen there is chosen by cross-validation."""
 
+_LONGEST_NAME = 10_000
+
 ANNOTATED = "annotated classes are positive; all others are unknown."
 
 
@@ -105,8 +107,13 @@ def hold_out(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 120
 
 
 def check_names(source: object, kind: str, names: Iterable[str]) -> None:
-    """Raise `InputError` for a name with a control character; a line break usually means a missing quotation mark."""
+    """Raise `InputError` for a name that is too long or has control characters: a quotation mark may be missing."""
     for name in names:
+        if len(name) > _LONGEST_NAME:
+            raise InputError(
+                f"{source}: the {kind} {name!r:.60}… has {len(name):,} characters, more than {_LONGEST_NAME:,}: is a "
+                "quotation mark missing?"
+            )
         if not name.isprintable() and any(unicodedata.category(character) == "Cc" for character in name):
             shown = f"{name!r:.60}"
             if "\n" in name or "\r" in name:
