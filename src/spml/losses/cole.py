@@ -108,6 +108,7 @@ def assume_negative(logits: Tensor, labels: Tensor) -> Tensor:
     Returns
     -------
     Tensor of shape (…, n_rows, n_classes)
+        The loss of every entry, in float32 or wider.
 
     Examples
     --------

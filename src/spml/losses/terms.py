@@ -148,7 +148,23 @@ def constant(value: float, like: Tensor) -> Tensor:
 
 
 def logit(probability: float) -> float:
-    """σ⁻¹, with ±inf at 0 and 1: p > τ is computed as g > σ⁻¹(τ)."""
+    """Return σ⁻¹ of a probability, so that p > τ can be computed as g > σ⁻¹(τ).
+
+    Parameters
+    ----------
+    probability : float
+        A threshold.
+
+    Returns
+    -------
+    float
+        Its logit; ±inf at 0 and 1.
+
+    Examples
+    --------
+    >>> round(logit(0.75), 4), logit(1.0)
+    (1.0986, inf)
+    """
     if probability <= 0:
         return -math.inf
     if probability >= 1:

@@ -392,7 +392,8 @@ class Method(nn.Module):
         ----------
         batch : Batch
         model : callable
-            Maps a view to `ModelOutputs`.
+            Maps a view to the outputs of the classifier: `logits` and, if its head computes them, `embeddings` and
+            `maps`, as in `spml.models.Outputs`.
         clock : Clock
 
         Returns
@@ -429,15 +430,44 @@ class Method(nn.Module):
         """
 
     def members(self, classes: int) -> tuple[EnsembleMember, ...]:
-        """Return the heads that are trained as an ensemble on features; by default none, the method has one head."""
+        """Return the heads that are trained as an ensemble on features; by default none, the method has one head.
+
+        Parameters
+        ----------
+        classes : int
+            Number of classes.
+
+        Returns
+        -------
+        tuple of EnsembleMember
+            Of each head, the name and settings of its method, and its weight in the average.
+        """
         return ()
 
     def penalty(self, parameters: Iterable[Tensor], heads: int = 0) -> Tensor | None:
-        """Return a regularisation term on the classifier's parameters, one value per head, or None."""
+        """Return a regularisation term on the classifier's parameters.
+
+        Parameters
+        ----------
+        parameters : iterable of Tensor
+        heads : int
+            Number of leading dimensions of every parameter that number the heads.
+
+        Returns
+        -------
+        Tensor or None
+            One value per head; a scalar if `heads` is 0. None if there is no penalty.
+        """
         return None
 
     def after_step(self, learning_rate: float | Tensor) -> None:
-        """Update state that the optimiser does not; called after each step of the optimiser."""
+        """Update state that the optimiser does not; called after each step of the optimiser.
+
+        Parameters
+        ----------
+        learning_rate : float or Tensor
+            The classifier's learning rate in this step.
+        """
 
     def end_epoch(self, probabilities: Tensor, clock: Clock) -> None:
         """Use predictions for all training rows; called after each epoch if `needs.epoch_predictions`.
@@ -450,7 +480,12 @@ class Method(nn.Module):
         """
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        """Return the method's own parameters, each group with its multiple of the classifier's learning rate."""
+        """Return the method's own parameters, each group with its multiple of the classifier's learning rate.
+
+        Returns
+        -------
+        list of (list of Parameter, float)
+        """
         return []
 
     def _check_prepared(self) -> None:
@@ -502,12 +537,42 @@ def _guard_loss(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def mean_entry(entries: Tensor) -> Tensor:
-    """Average over rows and classes, the published 1/(B·L) Σ: one value per head."""
+    """Average over rows and classes, the published 1/(B·L) Σ.
+
+    Parameters
+    ----------
+    entries : Tensor of shape (…, n_rows, n_classes)
+
+    Returns
+    -------
+    Tensor of shape (…)
+        One value per head.
+
+    Examples
+    --------
+    >>> mean_entry(torch.ones(2, 3))
+    tensor(1.)
+    """
     return entries.mean((-2, -1))
 
 
 def mean_row(entries: Tensor) -> Tensor:
-    """Sum over classes and average over rows: one value per head."""
+    """Sum over classes and average over rows.
+
+    Parameters
+    ----------
+    entries : Tensor of shape (…, n_rows, n_classes)
+
+    Returns
+    -------
+    Tensor of shape (…)
+        One value per head.
+
+    Examples
+    --------
+    >>> mean_row(torch.ones(2, 3))
+    tensor(3.)
+    """
     return entries.sum(-1).mean(-1)
 
 

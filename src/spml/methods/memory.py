@@ -60,10 +60,27 @@ class RowMemory(nn.Module):
             self.register_buffer("values", values)
 
     def read(self, rows: Tensor) -> Tensor:
-        """Return the values of these rows; gradients reach a trainable memory."""
+        """Return the values of these rows; gradients reach a trainable memory.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (n_rows,)
+            Row numbers in the training set.
+
+        Returns
+        -------
+        Tensor of shape (…, n_rows, …)
+        """
         return self.values.index_select(self.row_dimension, rows)
 
     @torch.no_grad()
     def write(self, rows: Tensor, values: Tensor) -> None:
-        """Replace the values of these rows."""
+        """Replace the values of these rows.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (n_rows,)
+            Row numbers in the training set.
+        values : Tensor of shape (…, n_rows, …)
+        """
         self.values.index_copy_(self.row_dimension, rows, values.to(self.values.dtype))

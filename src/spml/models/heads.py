@@ -18,9 +18,9 @@ from spml.type_checks import check_count
 
 
 class Outputs(NamedTuple):
-    """The outputs of a classifier.
+    """The outputs of a classifier for one view.
 
-    Attributes
+    Parameters
     ----------
     logits : Tensor of shape (B, L)
     embeddings : Tensor of shape (B, L, d) or None
@@ -28,6 +28,12 @@ class Outputs(NamedTuple):
     maps : Tensor of shape (B, L, h, w) or None
         Class maps. From a CAM head: the values whose mean is the logit. From a label-wise head: the weights of the
         last cross-attention over positions, averaged over attention heads, without gradient.
+
+    Examples
+    --------
+    >>> outputs = Outputs(torch.zeros(2, 3))
+    >>> outputs.logits.shape, outputs.maps
+    (torch.Size([2, 3]), None)
     """
 
     logits: Tensor

@@ -82,7 +82,7 @@ def guess_labels(path: Path, table: pa.Table, used: Iterable[str], *, binary: bo
     if classes:
         raise InputError(
             f"{path}: the labels may be in column {texts[0]!r} or in the columns of 0 and 1 ({list_names(classes)}): "
-            "choose with label_column or class_columns."
+            "choose with label_column or class_columns, or with id_column if it names the rows."
         )
     raise InputError(
         f"{path}: none of the columns {list_names(table.column_names)} looks like labels: set label_column, "
