@@ -13,15 +13,15 @@ from spml.bench.compare import (
     csv_rows,
     display_cells,
     explain_p,
-    holm,
     markdown,
     pair_rows,
-    paired_test,
     table_lines,
 )
 from spml.bench.compare import write_csv as write_rows
-from spml.bench.protocols import Paper, PaperValue, Search, make_protocol
+from spml.bench.paper import Paper, PaperValue
+from spml.bench.protocols import Search, make_protocol
 from spml.bench.search import RunResult
+from spml.bench.significance import holm, paired_test
 from spml.training.experiment import Experiment
 
 
@@ -37,9 +37,12 @@ def student_p(gains):
     return 1 - abs(t) / math.sqrt(2 + t * t)
 
 
+def by_seed(*scores):
+    return dict(enumerate(scores))
+
+
 def test_t_test_over_three_seeds():
-    one, other = line("a", [81.0, 82.5, 80.7]), line("b", [80.1, 80.9, 80.3])
-    found = paired_test(one, other)
+    found = paired_test(by_seed(81.0, 82.5, 80.7), by_seed(80.1, 80.9, 80.3))
     gains = [0.9, 1.6, 0.4]
     assert found.name == "paired t over 3 seeds"
     assert found.difference == pytest.approx(np.mean(gains))
@@ -47,13 +50,12 @@ def test_t_test_over_three_seeds():
 
 
 def test_paired_test_without_pairs_or_differences():
-    same = line("a", [80.0, 81.0, 82.0])
-    assert paired_test(same, line("b", [80.0, 81.0, 82.0])).p == 1.0
-    assert paired_test(same, line("b", [79.0, 80.0, 81.0])).p == 0.0  # the same gain every time
-    two = paired_test(line("a", [80.0, 81.0]), line("b", [79.0, 80.5]))
+    same = by_seed(80.0, 81.0, 82.0)
+    assert paired_test(same, by_seed(80.0, 81.0, 82.0)).p == 1.0
+    assert paired_test(same, by_seed(79.0, 80.0, 81.0)).p == 0.0  # the same gain every time
+    two = paired_test(by_seed(80.0, 81.0), by_seed(79.0, 80.5))
     assert (two.difference, two.p) == (0.75, None)  # two seeds are too few for a test
-    apart = TableLine("d", "b", "", None, False, {7: 80.0}, None, "")
-    assert paired_test(line("a", [80.0]), apart) is None  # no common seed
+    assert paired_test({0: 80.0}, {7: 80.0}) is None  # no common seed
 
 
 def test_p_values_are_corrected_by_holm():

@@ -10,8 +10,9 @@ import pytest
 
 from spml.bench import quickstart
 from spml.bench.dry_run import dry_run
+from spml.bench.paper import paper_values
 from spml.bench.plan import parse_seeds, plan
-from spml.bench.protocols import load_protocol, make_protocol, paper_values
+from spml.bench.protocols import load_protocol, make_protocol
 from spml.bench.studies import load_study
 from spml.bench.toml_files import packaged_files
 from spml.data.describe import PAPERS

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from spml.bench.protocols import Paper, PaperValue, mean_and_sd, paper_values
+from spml.bench.paper import Paper, PaperValue, mean_and_sd, paper_values
 from spml.bench.search import RunResult
+from spml.bench.significance import paired_test, with_corrected
 from spml.data.csv_cells import guard_text
 from spml.runs.files import write_text
 from spml.training.experiment import Experiment
@@ -44,76 +45,6 @@ class TableLine:
     @property
     def sd(self) -> float | None:
         return float(np.std(list(self.scores.values()), ddof=1)) if len(self.scores) > 1 else None
-
-
-@dataclass(frozen=True)
-class PairedTest:
-    """A paired comparison of two methods: the mean difference over common seeds, and its p-value if there is a test."""
-
-    difference: float
-    p: float | None
-    name: str
-
-
-def paired_test(first: TableLine, second: TableLine) -> PairedTest | None:
-    """Student's paired t-test over common seeds; no p-value for fewer than three, None without a common seed.
-
-    The test asks whether other seeds would give the same order on this data, split and draw of labels. It says nothing
-    about other data.
-    """
-    from scipy import stats
-
-    seeds = sorted(first.scores.keys() & second.scores.keys())
-    if not seeds:
-        return None
-    gains = np.array([first.scores[seed] - second.scores[seed] for seed in seeds])
-    difference = float(gains.mean())
-    if len(seeds) < 3:
-        return PairedTest(difference, None, "")
-    name = f"paired t over {len(seeds)} seeds"
-    if np.ptp(gains) == 0:  # t is undefined without variance
-        return PairedTest(difference, 1.0 if difference == 0 else 0.0, name)
-    return PairedTest(difference, float(stats.ttest_1samp(gains, 0.0).pvalue), name)
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """Correct p-values for their number by Holm's step-down method.
-
-    Parameters
-    ----------
-    values : sequence of float
-
-    Returns
-    -------
-    list of float
-        In the given order.
-
-    Examples
-    --------
-    >>> holm([0.01, 0.04, 0.02])
-    [0.03, 0.04, 0.04]
-    """
-    corrected, largest = [0.0] * len(values), 0.0
-    for rank, index in enumerate(sorted(range(len(values)), key=lambda index: values[index])):
-        largest = max(largest, min(1.0, (len(values) - rank) * values[index]))
-        corrected[index] = largest
-    return corrected
-
-
-def with_corrected(rows: Sequence[dict[str, Any]], *group: str) -> list[dict[str, Any]]:
-    """Rows with their p-values as text and corrected: all rows with equal values in `group` are one family."""
-    families: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        if row["p"] is not None:
-            families.setdefault(tuple(row[name] for name in group), []).append(row)
-    corrected: dict[int, float] = {}
-    for family in families.values():
-        corrected |= zip(map(id, family), holm([row["p"] for row in family]), strict=True)
-    return [{**row, "p": _shown_p(row["p"]), "p_holm": _shown_p(corrected.get(id(row)))} for row in rows]
-
-
-def _shown_p(value: float | None) -> str:
-    return "" if value is None else f"{value:.2g}"
 
 
 def table_lines(
@@ -177,7 +108,8 @@ def csv_rows(lines: Sequence[TableLine], measure: str = "test_map") -> list[dict
     rows = []
     for line in lines:
         best = best_of(lines, line.data, line.head)
-        tested = paired_test(line, best) if best is not None and best is not line and not line.varied else None
+        compared = best is not None and best is not line and not line.varied
+        tested = paired_test(line.scores, best.scores) if best is not None and compared else None
         rows.append(
             {
                 "data": line.data,
@@ -208,8 +140,9 @@ def pair_rows(lines: Sequence[TableLine]) -> list[dict[str, Any]]:
     plain = [line for line in lines if not line.varied]
     for index, first in enumerate(plain):
         for second in plain[index + 1 :]:
-            tested = paired_test(first, second) if (first.data, first.head) == (second.data, second.head) else None
-            if tested is not None:
+            if (first.data, first.head) != (second.data, second.head):
+                continue
+            if (tested := paired_test(first.scores, second.scores)) is not None:
                 row = {"data": first.data, "head": first.head, "method": first.method, "other": second.method}
                 numbers = {"difference": round(tested.difference, 3), "p": tested.p, "test": tested.name}
                 rows.append({**row, **numbers})

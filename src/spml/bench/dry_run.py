@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from spml.bench.compare import without_empty_columns
+from spml.bench.paper import paper_values
 from spml.bench.plan import BenchPlan
-from spml.bench.protocols import Search, paper_values
+from spml.bench.protocols import Search
 from spml.bench.run import BenchTable
 from spml.bench.runner import Runner
 from spml.data.describe import PAPERS

@@ -22,7 +22,6 @@ too, `published` only those that the paper leaves open. The string "none" stands
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from spml.bench.paper import Paper
 from spml.bench.toml_files import change_value, flatten, lists_to_tuples, packaged_files, parse_none, read_toml
 from spml.data.augment import ViewSettings
 from spml.errors import InputError, unknown_name
@@ -57,26 +57,6 @@ _METHOD_KEYS = {
 _PAPER_KEYS = {"file": str, "table": str | int, "setting": str}
 _LINEAR_SETTINGS = ("epochs", "batch_size", "learning_rate", "early_stopping")  # settings that apply to linear heads
 _SEED_ADVICE = "seed cannot be set here: use seeds = [0, 1, 2], or --seeds"
-
-
-@dataclass(frozen=True)
-class Paper:
-    """The published table to compare with: a file of `files/papers/`, the table's number, and its column."""
-
-    file: str
-    table: str
-    setting: str = ""
-
-
-@dataclass(frozen=True)
-class PaperValue:
-    """One number of a paper, in percent."""
-
-    value: float
-    sd: float | None
-
-    def __str__(self) -> str:
-        return mean_and_sd(self.value, self.sd)
 
 
 @dataclass(frozen=True)
@@ -199,11 +179,6 @@ class Protocol:
     def searches(self, data: Sequence[str], entries: Sequence[str], search: str) -> list[Search]:
         """Every method on every data set."""
         return [self.search_of(entry, name, search) for name in data for entry in entries]
-
-
-def mean_and_sd(mean: float, sd: float | None) -> str:
-    """86.50 ± 0.31"""
-    return f"{mean:.2f}" + ("" if sd is None else f" ± {sd:.2f}")
 
 
 def load_protocol(name: str, changes: Sequence[str] = ()) -> Protocol:
@@ -381,17 +356,3 @@ def _checked_grid(location: str, table: Mapping[str, Any], linear: bool) -> dict
             for value in values:
                 _train_settings(parse_none({name: value}), f"{location}: grid", linear)
     return grid
-
-
-def paper_values(paper: Paper | None, measure: str = "test_map") -> dict[tuple[str, str, str], PaperValue]:
-    """The numbers of a paper's table by setting, method and data set; only of `paper.setting`, if it is given."""
-    if paper is None:
-        return {}
-    with packaged_files("papers")[paper.file].open(newline="", encoding="utf-8") as file:
-        return {
-            (row["setting"], row["method"], row["dataset"]): PaperValue(
-                float(row["value"]), float(row["sd"]) if row["sd"] else None
-            )
-            for row in csv.DictReader(file)
-            if row["table"] == paper.table and row["measure"] == measure and paper.setting in ("", row["setting"])
-        }
