@@ -2,88 +2,25 @@
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spml.errors import InputError
 from spml.losses.activation import probabilities
-from spml.methods import Clock, Method, Problem, method
-from spml.training.accelerator import Accelerator
-from spml.training.examples import check_on_features
+from spml.methods import Clock
 from spml.training.experiment import Experiment
 from spml.training.linear.adam import HeadwiseAdam, PartwiseAdam
+from spml.training.linear.best import BestEpochs
+from spml.training.linear.blocks import MethodBlock, TrainingContext
 from spml.training.linear.evaluator import Evaluator, logits_of_heads
 from spml.training.linear.heads import HeadEnsemble, HeadResult, linear_start
-from spml.training.linear.rows import DeviceFeatures, LabelTables, row_order
+from spml.training.linear.rows import row_order
 
 MANY_ENTRIES = 2**22  # logits per batch above which a step on a CPU is computed in parts
 PART_ENTRIES = 2**20  # logits per part
 PART_WEIGHTS = 2**23  # weights per part
-
-
-@dataclass(frozen=True)
-class TrainingContext:
-    """What all heads of one call share."""
-
-    features: DeviceFeatures
-    tables: LabelTables
-    epochs: int
-    k: float | None
-    device: torch.device
-    accelerator: Accelerator
-
-    @property
-    def rows(self) -> int:
-        return len(self.features)
-
-    @property
-    def classes(self) -> int:
-        return self.tables.shape[1]
-
-    def method(self, experiment: Experiment, seeds: tuple[int, ...]) -> Method:
-        """The method of an experiment, prepared for one head per seed."""
-        name = experiment.method
-        prepared = method(name, **experiment.settings)
-        check_on_features(type(prepared))
-        prepared.prepare(Problem(self.tables.of(prepared).labels, k=self.k, seeds=seeds, features=True))
-        for key, state in prepared.state_dict().items():
-            if state.shape[:1] != (len(seeds),):
-                raise InputError(f"method {name!r} cannot train many heads: its {key!r} has no dimension of heads")
-        return prepared.to(self.device)
-
-    def clock(self, epoch: int, batch: int, batch_size: int) -> Clock:
-        batches = math.ceil(self.rows / batch_size)
-        return Clock(epoch, self.epochs, (epoch - 1) * batches + batch, self.epochs * batches)
-
-
-class MethodBlock:
-    """The heads of one method with the same settings: one `Method` whose memory has a leading dimension of heads."""
-
-    def __init__(self, experiments: Sequence[Experiment], heads: slice, context: TrainingContext) -> None:
-        self.heads = heads  # among the group's heads, in order of method
-        self.method = context.method(experiments[0], tuple(each.train.seed for each in experiments))
-        self.table = context.tables.of(self.method)
-        self.rates = [each.train.learning_rate for each in experiments]
-        self.rate = torch.tensor(self.rates, device=context.device)[:, None, None]
-        self.has_penalty = type(self.method).penalty is not Method.penalty
-        self.has_after_step = type(self.method).after_step is not Method.after_step
-        self.stream = context.accelerator.new_stream()
-
-    @torch.enable_grad()
-    def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
-        """The objective of each head (h,), and the leaf (h, B, L) that receives the gradient of their logits."""
-        leaf = logits.detach().requires_grad_()
-        values = self.method.objective(leaf, labels, rows, clock)
-        if values.shape != logits.shape[:1]:
-            raise InputError(
-                f"method {self.method.name!r} returns numbers of shape {tuple(values.shape)} for {len(logits)} heads: "
-                "its objective must take means and sums over the last two dimensions, and return one value per head"
-            )
-        return values, leaf
 
 
 @torch.enable_grad()
@@ -110,50 +47,33 @@ class HeadGroup:
 
     def __init__(self, ensembles: Sequence[HeadEnsemble], context: TrainingContext) -> None:
         self.context, self.ensembles = context, ensembles
-        unsorted = [head for ensemble in ensembles for head in ensemble.heads]
-        self.batch_size, self.seed = unsorted[0].train.batch_size, unsorted[0].train.seed
-        by_rate = sorted(range(len(unsorted)), key=lambda i: unsorted[i].train.learning_rate)
-        self.heads, places = [unsorted[i] for i in by_rate], np.argsort(by_rate)
-        firsts = places[np.cumsum([0, *(len(ensemble.heads) for ensemble in ensembles[:-1])])].tolist()
-        # The positions of every ensemble's heads in the group; heads with the same rate are neighbours.
-        self.heads_of = [slice(h, h + len(ensemble.heads)) for h, ensemble in zip(firsts, ensembles, strict=True)]
-        heads, classes, dim = len(self.heads), context.classes, context.features.dim
-
-        by_method = sorted(range(heads), key=lambda h: self.heads[h].method_key)  # stable: by rate within a method
+        first = ensembles[0].heads[0].train
+        self.batch_size, self.seed = first.batch_size, first.seed
+        self.heads, self.heads_of = _sorted_by_rate(ensembles)
+        rates = [head.train.learning_rate for head in self.heads]
+        by_method = sorted(range(len(rates)), key=lambda h: self.heads[h].method_key)  # stable: by rate within a method
         self.by_method = torch.tensor(by_method, device=context.device)
         self.by_rate = self.by_method.argsort()
-        self.blocks: list[MethodBlock] = []
-        start = 0
-        for _, run in itertools.groupby(by_method, key=lambda h: self.heads[h].method_key):
-            members = [self.heads[h] for h in run]
-            self.blocks.append(MethodBlock(members, slice(start, start + len(members)), context))
-            start += len(members)
-
+        self.blocks = list(_method_blocks([self.heads[h] for h in by_method], context))
         self.tables = {block.table for block in self.blocks}
-        weight, bias = linear_start(dim, classes, self.seed)
-        self.weight = weight.to(context.device).repeat(heads, 1, 1)  # (H, L, D)
-        self.bias = bias.to(context.device).repeat(heads, 1)  # (H, L)
-        rates = [head.train.learning_rate for head in self.heads]
+        self.best = BestEpochs(len(rates))
+        self.stream = context.accelerator.new_stream()
+        self.order = torch.empty(0, dtype=torch.int64)
+
+        weight, bias = linear_start(context.features.dim, context.classes, self.seed)
+        self.weight = weight.to(context.device).repeat(len(rates), 1, 1)  # (H, L, D)
+        self.bias = bias.to(context.device).repeat(len(rates), 1)  # (H, L)
+        self.method_parameters = [
+            (parameter, [multiple * rate for rate in block.rates])
+            for block in self.blocks
+            for parameters, multiple in block.method.parameter_groups()
+            for parameter in parameters
+        ]
         self.by_parts = PartwiseAdam(self.weight, self.bias, rates) if self._needs_parts() else None
         if self.by_parts is None:
             self.weight.grad = self.weight_gradient = torch.zeros_like(self.weight)
             self.bias.grad = self.bias_gradient = torch.zeros_like(self.bias)
-        self.method_parameters = [
-            (p, [multiple * rate for rate in block.rates])
-            for block in self.blocks
-            for parameters, multiple in block.method.parameter_groups()
-            for p in parameters
-        ]
-        self.adam = HeadwiseAdam(
-            [(self.weight, rates), (self.bias, rates), *self.method_parameters] if not self.by_parts else []
-        )
-        self.stream = context.accelerator.new_stream()
-        self.order = torch.empty(0, dtype=torch.int64)
-
-        self.scores: list[list[float]] = [[] for _ in self.heads]
-        self.best = [(-math.inf, 0)] * heads  # score and epoch
-        self.stopped: list[int | None] = [None] * heads
-        self.kept: tuple[Tensor, Tensor, list[dict[str, Tensor]]] | None = None
+            self.adam = HeadwiseAdam([(self.weight, rates), (self.bias, rates), *self.method_parameters])
 
     # One step
 
@@ -247,20 +167,10 @@ class HeadGroup:
             if block.method.needs.epoch_predictions:
                 block.method.end_epoch(self._probabilities(block), clock)
         if evaluator is None:
-            self.best = [(math.nan, epoch)] * len(self.heads)
+            self.best.take_last(epoch)
             return
-        better = []
-        for h, score in enumerate(self._scores(evaluator)):
-            running = self.stopped[h] is None
-            # The first epoch is kept even if the head diverged in it: there is nothing better.
-            better.append(running and (epoch == 1 or score > self.best[h][0]))
-            if running:
-                self.scores[h].append(score)
-            if better[h]:
-                self.best[h] = (score if math.isfinite(score) else -math.inf, epoch)
-            elif running and patience is not None and epoch - self.best[h][1] >= patience:
-                self.stopped[h] = epoch
-        self._keep(better)
+        improved = self.best.update(epoch, self._scores(evaluator), patience)
+        self.best.keep(improved, improved[self.by_method.tolist()], self.weight, self.bias, self.blocks)
 
     def _scores(self, evaluator: Evaluator) -> list[float]:
         """One score per head; the heads of an ensemble have the score of the merged head."""
@@ -277,24 +187,6 @@ class HeadGroup:
                 scores.update(dict.fromkeys(range(heads.start, heads.stop), score))
         return [scores[h] for h in range(len(self.heads))]
 
-    def _keep(self, better: list[bool]) -> None:
-        states = [block.method.state_dict() for block in self.blocks]
-        if self.kept is None:
-            self.kept = (
-                self.weight.clone(),
-                self.bias.clone(),
-                [{name: value.clone() for name, value in state.items()} for state in states],
-            )
-            return
-        by_rate = torch.tensor(better, device=self.context.device)
-        by_method = by_rate[self.by_method]
-        weight, bias, kept_states = self.kept
-        _copy_heads(weight, self.weight, by_rate)
-        _copy_heads(bias, self.bias, by_rate)
-        for block, state, kept in zip(self.blocks, states, kept_states, strict=True):
-            for name, value in state.items():
-                _copy_heads(kept[name], value, by_method[block.heads])
-
     def _probabilities(self, block: MethodBlock) -> Tensor:
         """(h, N, L) predictions of a method's heads for all training rows."""
         heads = self.by_method[block.heads]
@@ -309,36 +201,53 @@ class HeadGroup:
 
     @property
     def finished(self) -> bool:
-        return all(epoch is not None for epoch in self.stopped)
+        """Whether every head has stopped."""
+        return all(epoch is not None for epoch in self.best.stopped)
 
     def results(self) -> list[HeadResult]:
         """The result of every ensemble."""
+        weight, bias = self.weight, self.bias
         states = [block.method.state_dict() for block in self.blocks]
-        weight, bias, states = (self.weight, self.bias, states) if self.kept is None else self.kept
-        of_head: dict[int, dict[str, Tensor]] = {}
+        if self.best.kept is not None:
+            weight, bias, states = self.best.kept
+        state_of_head: dict[int, dict[str, Tensor]] = {}
         by_method = self.by_method.tolist()
         for block, state in zip(self.blocks, states, strict=True):
-            for place, h in enumerate(by_method[block.heads]):
-                of_head[h] = {name: value[place].detach().cpu().clone() for name, value in state.items()}
+            for index, h in enumerate(by_method[block.heads]):
+                state_of_head[h] = {name: value[index].detach().cpu().clone() for name, value in state.items()}
         results = []
         for ensemble, heads in zip(self.ensembles, self.heads_of, strict=True):
-            one, offset = ensemble.merged(weight[heads], bias[heads], self.context.features)
+            merged_weight, merged_bias = ensemble.merged(weight[heads], bias[heads], self.context.features)
             first = heads.start
             results.append(
                 HeadResult(
                     experiment=ensemble.experiment,
-                    validation=self.scores[first],
-                    best_epoch=self.best[first][1],
-                    stopped_epoch=self.stopped[first] or self.context.epochs,
-                    weight=one.T.cpu().clone(),
-                    bias=offset.cpu().clone(),
-                    method_state=ensemble.state([of_head[h] for h in range(heads.start, heads.stop)]),
+                    validation=self.best.scores[first],
+                    best_epoch=self.best.epochs[first],
+                    stopped_epoch=self.best.stopped[first] or self.context.epochs,
+                    weight=merged_weight.T.cpu().clone(),
+                    bias=merged_bias.cpu().clone(),
+                    method_state=ensemble.state([state_of_head[h] for h in range(heads.start, heads.stop)]),
                     labels=self.context.tables.labels,
                 )
             )
         return results
 
 
-def _copy_heads(kept: Tensor, value: Tensor, heads: Tensor) -> None:
-    """Overwrite some of the kept heads."""
-    kept.copy_(torch.where(heads.view(-1, *[1] * (value.dim() - 1)), value, kept))
+def _sorted_by_rate(ensembles: Sequence[HeadEnsemble]) -> tuple[list[Experiment], list[slice]]:
+    """All heads, so that those with the same learning rate are neighbours; and where the heads of each ensemble are."""
+    heads = [head for ensemble in ensembles for head in ensemble.heads]
+    by_rate = sorted(range(len(heads)), key=lambda i: heads[i].train.learning_rate)
+    position_of = np.argsort(by_rate)
+    sizes = [len(ensemble.heads) for ensemble in ensembles]
+    firsts = position_of[np.cumsum([0, *sizes[:-1]])].tolist()
+    return [heads[i] for i in by_rate], [slice(h, h + size) for h, size in zip(firsts, sizes, strict=True)]
+
+
+def _method_blocks(heads: Sequence[Experiment], context: TrainingContext) -> Iterator[MethodBlock]:
+    """A block for every run of heads with the same method and settings."""
+    start = 0
+    for _, run in itertools.groupby(heads, key=lambda head: head.method_key):
+        members = list(run)
+        yield MethodBlock(members, slice(start, start + len(members)), context)
+        start += len(members)

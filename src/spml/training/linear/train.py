@@ -13,8 +13,9 @@ from spml.labels import Labels
 from spml.training.accelerator import choose_accelerator
 from spml.training.device import choose_device
 from spml.training.experiment import Experiment
+from spml.training.linear.blocks import TrainingContext
 from spml.training.linear.evaluator import Evaluator, Selection, TruthTable
-from spml.training.linear.group import HeadGroup, TrainingContext
+from spml.training.linear.group import HeadGroup
 from spml.training.linear.heads import HeadEnsemble, HeadResult
 from spml.training.linear.rows import DeviceFeatures, Features, LabelTables, as_features
 from spml.training.progress import progress_bar
