@@ -74,6 +74,14 @@ def test_stale_answer_is_a_conflict_and_not_recorded(decisions):
     assert [(d.who, d.answer) for d in decisions.current() if d.row == 0] == [("Ada", 1)]
 
 
+def test_undone_answer_is_no_conflict_for_a_page_that_never_saw_it(decisions):
+    decisions.record([Question(0, 0, -1, seen=0)], who="Ada")
+    decisions.undo("Ada")
+    result = decisions.record([Question(0, 0, 1, seen=0)], who="Ada")
+    assert result.conflicts == []
+    assert [d.answer for d in decisions.current()] == [1]
+
+
 def test_same_answer_of_two_people_is_no_conflict(decisions):
     decisions.record([Question(0, 0, 1, seen=0)], who="Bob")
     result = decisions.record([Question(0, 0, 1, seen=0)], who="Ada")

@@ -228,9 +228,12 @@ class Decisions:
                 repeated = self._select("WHERE request = ? AND row = ? AND label = ?", request, *question[:2])
                 latest = repeated or self._select("WHERE row = ? AND label = ? ORDER BY id DESC LIMIT 1", *question[:2])
                 if not repeated and latest and question.seen is not None and latest[0].id > question.seen:
-                    conflicts += [] if latest[0].answer == question.answer else latest
-                    saved += latest if latest[0].answer == question.answer else []
-                    continue
+                    if latest[0].answer == question.answer:
+                        saved += latest
+                        continue
+                    if latest[0].answer is not None:  # an undone answer is nobody's: there is nothing to overwrite
+                        conflicts += latest
+                        continue
                 if not repeated:
                     self._connection.execute(
                         f"INSERT INTO decisions ({_COLUMNS}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -393,7 +396,8 @@ class Decisions:
             if "full" in reason:
                 raise InputError(f"{place} cannot be written: the disk is full. Earlier answers are saved") from error
             if "readonly" in reason or "unable to open" in reason:
-                raise InputError(f"{place} cannot be written: choose a file in another folder") from error
+                option = " with --decisions" if place.name == DECISIONS else ""
+                raise InputError(f"{place} cannot be written: choose a file in another folder{option}") from error
             raise InputError(f"{place} cannot be used: {reason}. Earlier answers are saved") from error
 
 
