@@ -35,6 +35,8 @@ from spml.review.questions import expected_gain
 from spml.runs.folder import RunFolder
 from spml.training.learners import fit_features
 
+MEASURES = {"recall": "recall of missing labels", "precision": "precision", "test_map": "test mAP"}
+PALETTE = {"random": "#8a94a0", "confidence": "#c0560a", "suggested": "#1f5fbf"}
 EVERY = 250
 RENEWED = 50  # answers between two looks at the list, as on the page
 Float32 = npt.NDArray[np.float32]
@@ -223,43 +225,42 @@ def _data(
 
 
 def figure(results: Path, path: Path) -> None:
-    """Recall by number of answers, one panel per data set and one line per order: means over seeds."""
+    """Recall, precision and test mAP by number of answers: one column per data set, means over seeds."""
     with results.open(newline="") as file:
         lines = list(csv.DictReader(file))
-    measured = {line["order"] for line in lines}
-    palette = {"random": "#8a94a0", "confidence": "#c0560a", "suggested": "#1f5fbf"}
-    names, colours = zip(*[each for each in palette.items() if each[0] in measured], strict=True)
     parts = []
-    for panel, data in enumerate(dict.fromkeys(line["data"] for line in lines)):
-        curves = []
-        for order in names:
-            chosen = [line for line in lines if (line["data"], line["order"]) == (data, order)]
-            steps = sorted({int(line["answers"]) for line in chosen})
-            means = [np.mean([float(each["recall"]) for each in chosen if int(each["answers"]) == n]) for n in steps]
-            curves.append((steps, [100 * float(mean) for mean in means]))
-        low, high = min(min(y) for _, y in curves), max(max(y) for _, y in curves)
-        left = 60 + 350 * panel
-        parts.append(f'<text x="{left}" y="28" font-weight="600">{data}: recall (%)</text>')
-        for value in (low, high):
-            y = 210 - 160 * (value - low) / (high - low)
-            parts.append(f'<path d="M{left} {y:.1f}h260" stroke="#8884"/>')
-            parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.1f}</text>')
-        last = max(steps[-1] for steps, _ in curves)
-        for n in (0, last // 2, last):
-            parts.append(f'<text x="{left + 260 * n / last:.1f}" y="232" text-anchor="middle">{n:,}</text>')
-        for (steps, values), order, colour in zip(curves, names, colours, strict=True):
-            points = [
-                (left + 260 * n / last, 210 - 160 * (v - low) / (high - low))
-                for n, v in zip(steps, values, strict=True)
-            ]
-            line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-            parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
-            y = 186 - 16 * names.index(order)
-            parts.append(f'<text x="{left + 180}" y="{y}" fill="{colour}">{order}</text>' if not panel else "")
+    for row, (measure, title) in enumerate(MEASURES.items()):
+        for column, data in enumerate(dict.fromkeys(line["data"] for line in lines)):
+            left, top = 60 + 350 * column, 20 + 150 * row
+            parts.append(f'<text x="{left}" y="{top}" font-weight="600">{data}: {title} (%)</text>')
+            parts += _panel([line for line in lines if line["data"] == data], measure, left, top + 15)
+    for place, (order, colour) in enumerate(PALETTE.items()):
+        parts.append(f'<text x="{230 + 100 * place}" y="476" fill="{colour}" font-weight="600">{order}</text>')
     style = 'font-family="sans-serif" font-size="12" fill="#66707c"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 260" {style}>'
-    foot = '<text x="360" y="254" text-anchor="middle">answers</text>\n</svg>\n'
-    path.write_text("\n".join([head, *parts, foot]))
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 486" {style}>'
+    path.write_text("\n".join([head, *parts, "</svg>\n"]))
+
+
+def _panel(lines: list[dict[str, str]], measure: str, left: int, top: int) -> Iterator[str]:
+    """The curves of all orders, 260 by 90, with the extreme values and numbers of answers."""
+    values: dict[tuple[str, int], list[float]] = {}
+    for line in lines:
+        values.setdefault((line["order"], int(line["answers"])), []).append(100 * float(line[measure]))
+    means = {key: float(np.mean(each)) for key, each in values.items()}
+    low, high, last = min(means.values()), max(means.values()), max(answers for _, answers in means)
+    height = lambda value: top + 90 * (1 - (value - low) / (high - low))  # noqa: E731
+    for value in (low, high):
+        yield f'<path d="M{left} {height(value):.1f}h260" stroke="#8884"/>'
+        yield f'<text x="{left - 8}" y="{height(value) + 4:.1f}" text-anchor="end">{value:.1f}</text>'
+    for answers in (0, last // 2, last):
+        yield f'<text x="{left + 260 * answers / last:.1f}" y="{top + 106}" text-anchor="middle">{answers:,}</text>'
+    for order, colour in PALETTE.items():
+        points = " ".join(
+            f"{left + 260 * answers / last:.1f},{height(mean):.1f}"
+            for (of, answers), mean in means.items()
+            if of == order
+        )
+        yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
 
 
 def write(path: Path | None, line: dict[str, Any]) -> None:
