@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from spml.data.dataset import Dataset
 from spml.data.detect import FORMATS, format_options, open_data
+from spml.data.stores.decode import FilePath
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.predict.blocks import InputBlock
@@ -31,7 +32,6 @@ from spml.runs.outputs import check_overwrite
 from spml.training.options import TrainOptions
 from spml.training.train_data import train_data
 
-FilePath = str | PathLike[str]
 Float32 = npt.NDArray[np.float32]
 
 

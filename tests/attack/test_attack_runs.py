@@ -194,6 +194,18 @@ def test_odd_options_of_train(options: tuple[str, ...], spml: Spml, tmp_path: Pa
     check(spml, root, "train", data, "--out", root / "run", *method, *options)
 
 
+def test_labels_that_do_not_fit_into_memory(spml: Spml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "place"
+    root.mkdir()
+    monkeypatch.setattr("spml.training.train_features.free_memory", lambda: 500)
+    data = matrix(root)
+    before = snapshot(root)
+    code, text = spml("train", data, "--out", root / "run", "--device", "cpu")
+    assert code == 2
+    assert "24 rows and 3 classes need" in " ".join(text.split())
+    assert snapshot(root) == before
+
+
 OUTPUTS = {
     "the folder itself": ".",
     "a parent": "..",

@@ -199,6 +199,10 @@ NOTES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "an empty column": (features(lambda row: ""), "not used: 'f0'"),
     "two columns of lists": (table(f=[[1.0], [2.0]], g=[[1.0], [3.0]], label=["a", "b"]), "not used: 'g'"),
     "two columns of labels": (csv(["f0,label,Labels", "1,ant,x", "2,bee,y"]), "not used: 'Labels'"),
+    "a class that is no class": (
+        labels(("ant", "NaN", "bee")),
+        "classes named 'NaN': if they stand for missing labels",
+    ),
     "case": (labels(("Ant", "ant", "bee")), "'Ant', 'ant' differ only in spelling"),
     "composed and decomposed accents": (labels(("caf\u00e9", "cafe\u0301", "bee")), "differ only in spelling"),
     "an invisible character": (labels(("ant", "ant\u200b", "bee")), "differ only in spelling"),

@@ -125,7 +125,7 @@ def test_a_cache_that_cannot_be_written_is_ignored(
 
 def test_the_cache_is_bounded(photos: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = 4 * 192 * 4  # features of four images
-    monkeypatch.setattr(feature_cache, "MOST_BYTES", 2 * room)
+    monkeypatch.setattr(feature_cache, "MAX_BYTES", 2 * room)
     features(photos)
     (file,) = cache.glob("*.safetensors")
     assert room < file.stat().st_size < room + 1000

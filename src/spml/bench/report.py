@@ -19,7 +19,7 @@ from spml.report.tables import RunTables
 from spml.runs.files import write_text
 from spml.runs.folder import RunFolder
 
-_MOST_PICTURED = 12  # largest number of runs that a report shows individually
+_MAX_PICTURED = 12  # largest number of runs that a report shows individually
 _UNCALIBRATED = (
     "As in the papers, probabilities are not calibrated, and a label counts as present above one threshold: 0.75 for "
     "EM and its variants, 0.5 otherwise."
@@ -100,7 +100,7 @@ def _pictured(results: Sequence[RunResult], runner: Runner) -> tuple[list[RunFol
     chosen = [result for result in chosen if result.search.head == heads[0]]  # of one head: names appear once
     if len({result.experiment.data for result in chosen}) != 1:
         return [], []
-    if len(chosen) > _MOST_PICTURED:
+    if len(chosen) > _MAX_PICTURED:
         seed = chosen[0].experiment.train.seed
         chosen = [result for result in chosen if result.experiment.train.seed == seed]
     runs = [runner.finished(result.experiment) for result in chosen]

@@ -80,8 +80,9 @@ def execute(
     selecting = list(seeds) if select_on == "every seed" else list(seeds[:1])
     if optuna is None:
         tried = [search.points() for search in searches]
-        candidates = [each for points in tried if len(points) > 1 for each in points]  # one needs no selection
-        runner.rows([each.seeded(seed) for each in candidates for seed in selecting])
+        # A single candidate needs no selection.
+        candidates = [candidate for points in tried if len(points) > 1 for candidate in points]
+        runner.rows([candidate.seeded(seed) for candidate in candidates for seed in selecting])
     else:
         storage = _open_storage(optuna.storage)
         with _explain_lost_storage(optuna.storage):
@@ -90,13 +91,13 @@ def execute(
                 for search in searches
             ]
     best = [_best(points, selecting, runner) for points in tried]
-    runner.rows([each.seeded(seed) for each in best for seed in seeds])
+    runner.rows([candidate.seeded(seed) for candidate in best for seed in seeds])
     results = []
     for search, points, chosen in zip(searches, tried, best, strict=True):
-        for each in points:
-            runs = [each.seeded(seed) for seed in (seeds if each == chosen else selecting)]
+        for candidate in points:
+            runs = [candidate.seeded(seed) for seed in (seeds if candidate == chosen else selecting)]
             rows = zip(runs, runner.rows(runs), strict=True)
-            results += [RunResult(search, run, row, each == chosen) for run, row in rows]
+            results += [RunResult(search, run, row, candidate == chosen) for run, row in rows]
     return results
 
 
@@ -104,7 +105,7 @@ def _best(experiments: Sequence[Experiment], seeds: Sequence[int], runner: Runne
     """The experiment with the highest score, the first of equals; a single one need not have run."""
     if len(experiments) == 1:
         return experiments[0]
-    return max(experiments, key=lambda each: _score(each, seeds, runner))
+    return max(experiments, key=lambda candidate: _score(candidate, seeds, runner))
 
 
 def _score(experiment: Experiment, seeds: Sequence[int], runner: Runner) -> float:
@@ -173,17 +174,18 @@ def _ask_optuna(
         return list(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
 
     while (open_trials := options.trials - len(complete())) > 0:
-        asked = [study.ask(spaces) for _ in range(min(options.at_once, open_trials))]
-        tried = [search.base.changed(each.params) for each in asked]
-        runner.rows([each.seeded(seed) for each in tried for seed in seeds])  # all of them together
-        for each, experiment in zip(asked, tried, strict=True):
-            study.tell(each, _score(experiment, seeds, runner))
+        trials = [study.ask(spaces) for _ in range(min(options.at_once, open_trials))]
+        experiments = [search.base.changed(trial.params) for trial in trials]
+        runner.rows([experiment.seeded(seed) for experiment in experiments for seed in seeds])  # all of them together
+        for trial, experiment in zip(trials, experiments, strict=True):
+            study.tell(trial, _score(experiment, seeds, runner))
     values: dict[str, tuple[float, Experiment]] = {}
-    for each in complete():
-        values[json.dumps(each.params, sort_keys=True)] = (each.value, search.base.changed(each.params))
+    for trial in complete():
+        values[json.dumps(trial.params, sort_keys=True)] = (trial.value, search.base.changed(trial.params))
     _, best = max(values.values(), key=lambda pair: pair[0])
     # Machines may have their own folders: the scores of other machines count, and only the best setting is run here.
-    return [best, *(each for _, each in values.values() if each != best and runner.done(each.seeded(seeds[0])))]
+    others = [experiment for _, experiment in values.values() if experiment != best]
+    return [best, *(experiment for experiment in others if runner.done(experiment.seeded(seeds[0])))]
 
 
 def _study_name(search: Search, seeds: Sequence[int], runner: Runner) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from spml.errors import InputError
 
-_DEEPEST = 8  # levels of tables in a file
+_MAX_DEPTH = 8  # levels of tables in a file
 
 
 def packaged_files(kind: str) -> dict[str, Path]:
@@ -37,7 +37,7 @@ def read_toml(kind: str, name: str, folder: Path | None = None) -> dict[str, Any
 def _check_depth(location: str, raw: Any) -> None:
     """Raise `InputError` if tables are nested more deeply than any protocol's; dotted keys nest without limit."""
     level: list[Any] = [raw]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [
             inner
             for value in level
@@ -45,7 +45,7 @@ def _check_depth(location: str, raw: Any) -> None:
             if isinstance(inner, dict | list)
         ]
     if level:
-        raise InputError(f"{location}: tables and lists are nested more than {_DEEPEST} levels deep")
+        raise InputError(f"{location}: tables and lists are nested more than {_MAX_DEPTH} levels deep")
 
 
 def change_value(raw: dict[str, Any], change: str) -> None:
@@ -59,8 +59,8 @@ def change_value(raw: dict[str, Any], change: str) -> None:
         value = text
     table = raw
     *above, last = key.split(".")
-    if len(above) >= _DEEPEST or not all([*above, last]):
-        raise InputError(f"--set {change[:80]}: a key has at most {_DEEPEST} parts, none of them empty")
+    if len(above) >= _MAX_DEPTH or not all([*above, last]):
+        raise InputError(f"--set {change[:80]}: a key has at most {_MAX_DEPTH} parts, none of them empty")
     for part in above:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spml.data.dataset import Store
+from spml.data.dataset import PARTS, TABLES, Store
 from spml.data.detect import open_data
 from spml.data.stores.decode import SUFFIXES
 from spml.errors import InputError
@@ -41,7 +41,6 @@ PREDICTIONS = "predictions.safetensors"
 ENCODER = "encoder.safetensors"
 """Of texts."""
 
-PARTS = ("train", "validation", "test")
 BOUND_FILES = (
     *("names.json", "labels.npz", "given.npz", "decided.npz", "truth.npz"),
     *("best.safetensors", "best-memory.safetensors", ENCODER),
@@ -52,7 +51,6 @@ BOUND_FILES = (
 _MAX_SETTING = 65_536  # of a network: image size, width of a head
 _RESTORE = "Restore it from a copy, or train again in another folder"
 _RESUME = "Run the same `spml train` command to resume it"
-_TABLES = (".csv", ".tsv", ".parquet", ".pq")  # suffixes that `open_data` takes for tables
 
 
 class RunWarning(UserWarning):
@@ -424,7 +422,7 @@ def check_output_path(out: Path, folder: Path) -> None:
         raise InputError(f"--out {out} is a file the run was trained on: use another path")
     suffix, home = out.suffix.lower(), data if data.is_dir() else data.parent
     of_images = {home, Path(options.get("image_root") or home)}
-    if (suffix in _TABLES and target.parent == data) or (suffix in SUFFIXES and of_images & set(target.parents)):
+    if (suffix in TABLES and target.parent == data) or (suffix in SUFFIXES and of_images & set(target.parents)):
         raise InputError(
             f"--out {out} lies in the data folder {home}, where it would be mistaken for data: use another folder"
         )

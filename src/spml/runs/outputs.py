@@ -8,15 +8,11 @@ from pathlib import Path
 from spml.atomic import check_target
 from spml.errors import InputError
 from spml.runs.files import digest, read_json, write_text
-from spml.runs.folder import check_output_path
+from spml.runs.folder import BOUND_FILES, check_output_path
 from spml.runs.schema import Digests
 
 OUTPUTS = "outputs.json"
-RUN_FILES = (
-    *("run.json", "names.json", "labels.npz", "given.npz", "decided.npz", "truth.npz"),
-    *("best.safetensors", "best-memory.safetensors", "last.safetensors", "predictions.safetensors"),
-    *("encoder.safetensors", "stages.json"),
-)
+RUN_FILES = ("run.json", *BOUND_FILES, "last.safetensors", "stages.json")
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class Processes:
         size = -(-total // self.count)
         return np.minimum(np.arange(self.rank * size, (self.rank + 1) * size), total - 1)
 
-    def own(self, total: int) -> int:
+    def count_own(self, total: int) -> int:
         """The number of positions in `share` that are not repeats."""
         size = -(-total // self.count)
         return max(0, min(size, total - self.rank * size))

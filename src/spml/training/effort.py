@@ -13,7 +13,7 @@ from spml.training.options import BATCH_SIZE, TrainOptions
 EFFORTS = ("quick", "normal", "thorough")
 
 STEPS = 3000  # of fine-tuning; a small data set gets more epochs
-FEWEST_EPOCHS, MOST_EPOCHS = 10, 60
+MIN_EPOCHS, MAX_EPOCHS = 10, 60
 
 
 class TrainingPlan(NamedTuple):
@@ -78,8 +78,8 @@ def plan_training(
         )
     steps_per_epoch = max(1, math.ceil(rows / (options.batch_size or BATCH_SIZE)))
     thorough = effort == "thorough" or device.type != "cpu"
-    enough = min(max(math.ceil(STEPS / steps_per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
-    epochs = options.epochs or (enough if thorough or minutes else FEWEST_EPOCHS)
+    enough = min(max(math.ceil(STEPS / steps_per_epoch), MIN_EPOCHS), MAX_EPOCHS)
+    epochs = options.epochs or (enough if thorough or minutes else MIN_EPOCHS)
     if effort == "quick":
         return TrainingPlan(
             True, False, epochs, "Training a classifier on the features of the frozen network (effort quick)."

@@ -32,7 +32,7 @@ from spml.training.label_draw import LabelDraw
 from spml.training.network.finish import finish
 from spml.training.network.trainer import Trainer
 
-MOST_CLASSES = 1000  # above, one query per class takes more time and memory than the backbone
+MAX_CLASSES = 1000  # above, one query per class takes more time and memory than the backbone
 
 
 def run_experiment(
@@ -142,7 +142,7 @@ def head_of(experiment: Experiment, method: Method, dataset: Dataset) -> str:
 def default_head(method: Method, backbone: str, classes: int, rows: int, epochs: int, batch_size: int) -> str:
     """The method's head; on a pretrained backbone its larger one, if there are enough steps to train it."""
     larger = method.needs.pretrained_head
-    enough = epochs * math.ceil(rows / batch_size) >= ENOUGH_STEPS and classes <= MOST_CLASSES
+    enough = epochs * math.ceil(rows / batch_size) >= ENOUGH_STEPS and classes <= MAX_CLASSES
     return larger if larger and enough and backbone not in WITHOUT_WEIGHTS else method.needs.head
 
 

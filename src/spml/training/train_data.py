@@ -21,7 +21,7 @@ from spml.runs.log import tracker
 from spml.runs.outputs import RUN_FILES, check_results_folder
 from spml.training.device import choose_device, default_precision
 from spml.training.distributed import Processes
-from spml.training.effort import FEWEST_EPOCHS, default_model, plan_training, several_processes
+from spml.training.effort import MIN_EPOCHS, default_model, plan_training, several_processes
 from spml.training.experiment import Experiment
 from spml.training.frozen.stages import Budget, train_in_stages
 from spml.training.options import BATCH_SIZE, LEARNING_RATE, TrainOptions
@@ -72,7 +72,7 @@ def train_data(
     device = choose_device(options.device)
     _check_out(out, data)
     make_method(options.method, **options.settings)  # validate early, before any data is read
-    _train_settings(options, FEWEST_EPOCHS if options.epochs is None else options.epochs, 1, device)
+    _train_settings(options, MIN_EPOCHS if options.epochs is None else options.epochs, 1, device)
     default = default_model(options, device)
     backbone = options.model or default.model
     usual_size = default.size if options.model is None else own_image_size(options.model)

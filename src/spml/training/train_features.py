@@ -15,18 +15,19 @@ import numpy.typing as npt
 import torch
 
 from spml import __version__
-from spml.data.dataset import Dataset, truth_closed
+from spml.data.dataset import PARTS, Dataset, truth_closed
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.data.stores.texts import TextStore
 from spml.errors import InputError
+from spml.free_memory import free_memory
 from spml.labels import Labels
 from spml.methods import method as make_method
 from spml.models import Classifier, build_classifier
 from spml.models.feature_model import FeatureModel, LinearLearner
 from spml.models.text_encoders import DEFAULT_ENCODER, TextEncoder, check_encoder, fit_encoder
 from spml.runs.files import digest, lock_folder, read_json, write_tensors, write_text
-from spml.runs.folder import ENCODER, PARTS, PREDICTIONS
+from spml.runs.folder import ENCODER, PREDICTIONS
 from spml.runs.schema import RunRecord
 from spml.training.device import choose_device
 from spml.training.evaluation import selection_score
@@ -143,6 +144,7 @@ def train_features(
         "k": k,
         "inputs": _inputs(dataset, encoder, backbone, weights),
     }
+    _check_memory(dataset)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         if _is_finished(folder, record):
@@ -184,6 +186,17 @@ def train_features(
             network.replace_head(fit.model)
         _write(folder, record, dataset, fit, network or fit.model, fitted, predictions)
         return _result(folder)
+
+
+def _check_memory(dataset: Dataset) -> None:
+    """Raise `InputError` if the labels and predictions alone, in float32, do not fit into memory."""
+    rows, classes = dataset.labels.shape
+    needed, free = 8 * rows * classes, free_memory()
+    if needed > free:
+        raise InputError(
+            f"{dataset.name}: the labels and predictions of {rows:,} rows and {classes:,} classes need "
+            f"{needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free: use fewer rows or classes"
+        )
 
 
 def _doubts(labels: Labels, fit: FeatureFit, *, images: bool) -> Iterator[str]:

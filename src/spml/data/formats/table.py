@@ -25,7 +25,7 @@ from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.labels import Labels
 
-_MOST_CLASSES = 10**7
+_MAX_CLASSES = 10**7
 
 
 def from_table(
@@ -291,7 +291,7 @@ def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
     values = read_npy(path, "a .npy file of labels")
     try:
         largest = int(values.max(initial=0)) if values.dtype.kind in "iu" else -1
-        if largest > _MOST_CLASSES:
+        if largest > _MAX_CLASSES:
             raise InputError(f"{path}: the label {largest} is not a class number; class numbers start at 0.")
         names = [str(index) for index in range(largest + 1)] or None
     except (ValueError, OSError, EOFError, AttributeError) as error:

@@ -27,6 +27,8 @@ VALIDATION_SHARE = 0.2
 """Of images. Features and texts need no validation rows: what is chosen there is chosen by cross-validation."""
 
 _LONGEST_NAME = 10_000
+_MISSING = {"nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "?", "-1", "unknown", "missing"}
+"""How other programs write empty cells (lower case)."""
 
 ANNOTATED = "annotated classes are positive; all others are unknown."
 
@@ -144,6 +146,9 @@ def class_notes(labels: Labels) -> list[str]:
     positives = labels.counts().positives
     lonely = [name for name, count in zip(labels.classes, positives, strict=True) if count == 1]
     notes = similar_classes(labels.classes)
+    if doubtful := [name for name in labels.classes if name.casefold() in _MISSING]:
+        named = ", ".join(map(repr, doubtful))
+        notes.append(f"classes named {named}: if they stand for missing labels, leave these cells empty.")
     if len(labels.classes) == 1:
         notes.append(f"there is only one class, {labels.classes[0]!r}: no other label can be recovered.")
     if lonely:

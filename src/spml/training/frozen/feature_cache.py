@@ -3,7 +3,7 @@
 One file per network, image size and way of computing, in the user's cache folder: `SPML_CACHE`, else
 `$XDG_CACHE_HOME/spml`, else `~/.cache/spml`. An empty `SPML_CACHE` switches the cache off. Rows are found by the path,
 size and times of change of their image file: a changed image is computed again. All files together take at most
-`MOST_BYTES`; the least recently used ones are deleted first. A cache that cannot be read or written is ignored.
+`MAX_BYTES`; the least recently used ones are deleted first. A cache that cannot be read or written is ignored.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from spml.runs.files import lock_folder, read_tensors, write_tensors
 
 Float32 = npt.NDArray[np.float32]
 
-MOST_BYTES = 2**30
+MAX_BYTES = 2**30
 _VERSION = "spml features 1"
 _KEY_BYTES = 16
-_MOST_ROWS = 100_000  # half of `MOST_BYTES` with 1,280 features
+_MAX_ROWS = 100_000  # half of `MAX_BYTES` with 1,280 features
 _TICK = 2 * 10**9  # nanoseconds: some file systems record the time of a change in steps of two seconds
 
 
@@ -110,7 +110,7 @@ class FeatureCache:
         with suppress(InputError, OSError), lock_folder(self.file.parent, wait=True, name=".features.lock"):
             kept_keys, kept = self._read()  # another process may have added some
             table = dict(zip(kept_keys, kept, strict=True)) | dict(zip(keys, features, strict=True))
-            most = MOST_BYTES // 2 // features[0].nbytes
+            most = MAX_BYTES // 2 // features[0].nbytes
             latest = list(table.items())[-most:]
             names = np.frombuffer(b"".join(key for key, _ in latest), np.uint8).reshape(-1, _KEY_BYTES)
             rows = np.stack([row for _, row in latest])
@@ -129,7 +129,7 @@ def open_cache(
     """
     folder, name = cache_folder(), classifier.description.get("backbone", "")
     untracked = classifier.description.get("weights", {}).get("source", "random") in ("random", "given with the module")
-    if folder is None or untracked or not store.from_files or len(store) > _MOST_ROWS:
+    if folder is None or untracked or not store.from_files or len(store) > _MAX_ROWS:
         return None
     import timm
 
@@ -153,5 +153,5 @@ def _delete_oldest(folder: Path) -> None:
     total = 0
     for file in files:
         total += file.stat().st_size
-        if total > MOST_BYTES:
+        if total > MAX_BYTES:
             file.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from spml.labels import Labels
 from spml.models.feature_model import FeatureModel, Learner, centred
 from spml.training.learners import Candidate, FeatureFit, fit_features
 
-FEWEST_LABELS = 2.0  # per row, for which EPR is tried
+MIN_LABELS_PER_ROW = 2.0  # per row, for which EPR is tried
 _SHARES = (0.0, 0.25, 0.5, 0.75)  # of EPR in the evidence, each part scaled to a standard deviation of 1
 
 
@@ -50,7 +50,7 @@ def with_expected_positives(
         The given one, if nothing is gained.
     """
     labels_per_row = fit.calibration.k.k if k is None else k
-    if labels_per_row < FEWEST_LABELS or labels.is_full:
+    if labels_per_row < MIN_LABELS_PER_ROW or labels.is_full:
         return fit
     epr_fit = fit_features(features, labels, method="epr", k=labels_per_row, seed=seed, device=device)
     tables = [centred(torch.from_numpy(each.evidence).double()).numpy() for each in (fit, epr_fit)]

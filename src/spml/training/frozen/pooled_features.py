@@ -20,7 +20,7 @@ from spml.models.frozen import FrozenFeatures
 from spml.training.examples import Store, batch_numbers, pad_batch, read_rows
 from spml.training.frozen.feature_cache import image_keys, open_cache
 
-FEWEST_ROWS = 256  # for fewer rows, preparing a faster copy of the backbone on a CPU takes longer than it saves
+MIN_ROWS = 256  # for fewer rows, preparing a faster copy of the backbone on a CPU takes longer than it saves
 
 
 def pooled_features(
@@ -110,7 +110,7 @@ def _compute(
     was_training = classifier.training
     classifier.eval()
     matrix: npt.NDArray[Any] | None = None
-    fast = target.type == "cpu" and precision == "32" and len(rows) >= FEWEST_ROWS
+    fast = target.type == "cpu" and precision == "32" and len(rows) >= MIN_ROWS
     features = FrozenFeatures(classifier) if fast else partial(classifier.features_at, zoom=1)
     numbers, batches = batch_numbers(store, rows, batch_size), math.ceil(len(rows) / batch_size)
     for number in numbers if progress is None else track(numbers, progress, batches):

@@ -30,8 +30,8 @@ from spml.training.progress import progress_bar
 # Small objects are found in a larger image; the features of both sizes are averaged. 1.5 times the size finds as much
 # as the image together with five crops, in half the time.
 ZOOMS = (1.0, 1.5)
-FEWEST_ROWS = 40
-MOST_NUMBERS = 2**31  # features and soft labels together, assuming CHANNELS features
+MIN_ROWS = 40
+MAX_NUMBERS = 2**31  # features and soft labels together, assuming CHANNELS features
 CHANNELS = 2048  # more than most backbones have
 
 
@@ -45,7 +45,7 @@ def supports_probes(classifier: object, labels: Labels) -> bool:
     numbers = len(labels) * (labels.num_classes + CHANNELS)
     positive_rows, _ = labels.positives()
     singles = np.count_nonzero(np.bincount(positive_rows, minlength=len(labels)) == 1)
-    return numbers <= MOST_NUMBERS and int(singles) >= FEWEST_ROWS
+    return numbers <= MAX_NUMBERS and int(singles) >= MIN_ROWS
 
 
 class ProbeResult(NamedTuple):

@@ -38,7 +38,7 @@ from spml.training.run_experiment import build_network, run_experiment
 
 STAGES = "stages.json"
 FINE_TUNED = "fine-tuned"
-FEWEST_EPOCHS = 5  # fewer are not worth the time
+MIN_EPOCHS = 5  # fewer are not worth the time
 _TIMED_STEPS = 3
 _RESERVE = 0.05  # of the time, for writing files and for steps that take longer than those that were timed
 
@@ -104,7 +104,7 @@ def train_in_stages(
         epochs = state["epochs"]
         if epochs is None:
             epochs = _affordable(dataset, experiment, budget, started, device)
-            if epochs < min(FEWEST_EPOCHS, budget.epochs):
+            if epochs < min(MIN_EPOCHS, budget.epochs):
                 summary = f"{result['summary']}. The time does not suffice for training the whole network"
                 return {**result, "summary": summary}
             state["epochs"] = epochs

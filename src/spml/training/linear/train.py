@@ -91,7 +91,8 @@ def train_heads(
     rows, tables = DeviceFeatures(store, target), LabelTables(labels, full_labels, negatives_labels, target)
     ensembles = [HeadEnsemble.of(experiment, labels.num_classes) for experiment in experiments]
     results: dict[int, HeadResult] = {}
-    with progress_bar("linear heads", sum(each.train.epochs for each in experiments), visible=progress) as advance:
+    epochs_of_all = sum(experiment.train.epochs for experiment in experiments)
+    with progress_bar("linear heads", epochs_of_all, visible=progress) as advance:
         for (epochs, patience, k), members in _by_context(experiments).items():
             context = TrainingContext(rows, tables, epochs, k, target, choose_accelerator(target))
             for batch in _memory_batches(ensembles, members, context, memory_limit):

@@ -47,7 +47,7 @@ class BatchMaker:
         share = positions[self.processes.share(len(positions))]
         known, weight = positions, 1.0
         if self.by_rows:
-            own_rows = self.processes.own(len(positions))
+            own_rows = self.processes.count_own(len(positions))
             known, weight = share[: max(own_rows, 1)], own_rows * self.processes.count / len(positions)
         pixels = read_rows(self.training.store, self.training.rows[share], self.device)
         rows = torch.from_numpy(known).to(self.device, non_blocking=True)

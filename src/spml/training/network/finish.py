@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from spml.data.dataset import Dataset
+from spml.data.dataset import PARTS, Dataset
 from spml.runs.files import write_tensors, write_text
-from spml.runs.folder import PARTS, PREDICTIONS, best_network, bind_files, new_network
+from spml.runs.folder import PREDICTIONS, best_network, bind_files, new_network
 from spml.training.evaluation import predict
 from spml.training.network.trainer import Trainer
 
