@@ -44,6 +44,15 @@ autodoc_default_options = {  # scikit-learn's own, which refer to its glossary
     "exclude-members": ",".join(f"set_{step}_request" for step in ("fit", "score", "predict", "transform"))
 }
 numpydoc_show_class_members = False
+numpydoc_xref_param_type = True  # types of parameters link to the pages of these classes; other words stay text
+numpydoc_xref_ignore = "all"
+numpydoc_xref_aliases = {
+    **{name: f"spml.{name}" for name in ("Dataset", "InputError", "Labels", "Loss", "Run")},
+    **{name: f"spml.methods.{name}" for name in ("Batch", "Clock", "Method", "Needs", "Problem")},
+    "KEstimate": "spml.labels.KEstimate",
+    "Outputs": "spml.models.Outputs",
+    "Recovered": "spml.recover.Recovered",
+}
 toc_object_entries_show_parents = "hide"
 highlight_language = "bash"  # of blocks without a language
 

@@ -18,24 +18,23 @@ import torch
 
 from spml.bench.code_version import code_version
 from spml.bench.data import DataSource
+from spml.bench.head_files import head_as_run, write_head
 from spml.bench.measure import Row, diverged_row, identity_columns, measure, read_row
 from spml.bench.workers import in_workers, interrupted
 from spml.data.dataset import Dataset
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import DivergedError, InputError
-from spml.losses.activation import probabilities
-from spml.methods import METHODS, method
+from spml.methods import method
 from spml.models import build_classifier
-from spml.runs.files import atomic_path, read_tensors, write_tensors, write_text
+from spml.runs.files import atomic_path, write_text
 from spml.runs.folder import RunFolder, open_run
-from spml.runs.schema import damaged
 from spml.training.device import choose_device
 from spml.training.experiment import Experiment
 from spml.training.frozen.pooled_features import pooled_features
 from spml.training.label_draw import LabelDraw
-from spml.training.linear import FeatureRows, HeadResult, train_heads
-from spml.training.run_experiment import head_of, run_experiment, with_drawn_labels
+from spml.training.linear import FeatureRows, train_heads
+from spml.training.run_experiment import head_of, run_experiment
 
 Notify = Callable[[str], None]
 T = TypeVar("T")
@@ -115,7 +114,8 @@ class Runner:
         """The experiment as a finished run, for the report; None if its predictions were not kept."""
         path = self.path(experiment)
         if experiment.features:
-            return self._head_as_run(experiment, path) if path.with_suffix(".safetensors").exists() else None
+            exists = path.with_suffix(".safetensors").exists()
+            return head_as_run(path, experiment, self.dataset(experiment)) if exists else None
         try:
             return open_run(path.parent)
         except InputError:
@@ -137,8 +137,8 @@ class Runner:
         source, size = self.sources[experiment.data], experiment.image_size
         if source.feature_file is not None:
             self.notes.append(
-                f"{source.name}: the features are {source.feature_file.name}; the protocol names "
-                f"{experiment.backbone} at {size} pixels."
+                f"{source.name}: the features are {source.feature_file.name}. The protocol names "
+                f"{experiment.backbone} at {size} pixels; numbers from other features are not comparable with its own."
             )
             return source.open(features=True, image_size=size)
         images = self._images(experiment)
@@ -245,63 +245,8 @@ class Runner:
         )
         seconds = round((time.perf_counter() - started) / len(experiments), 2)
         for experiment, result in zip(experiments, results, strict=True):
-            self._write_head(experiment, dataset, rows, result, seconds)
+            write_head(self.path(experiment), experiment, dataset, rows, result, seconds)
         return time.perf_counter() - started
-
-    def _write_head(
-        self, experiment: Experiment, dataset: Dataset, rows: np.ndarray, result: HeadResult, seconds: float
-    ) -> None:
-        path, common = self.path(experiment), {"seconds": seconds, "code": code_version(experiment.method)}
-        if not torch.isfinite(result.weight).all():
-            write_text(path, json.dumps(diverged_row(experiment) | common))
-            return
-        store = dataset.store
-        assert isinstance(store, FeatureStore)
-        test, training = (result.probabilities(FeatureRows(store, part)) for part in (dataset.test, rows))
-        row = {
-            **identity_columns(experiment),
-            "best_epoch": result.best_epoch,
-            "validation_map": max((score for score in result.validation if score == score), default=0.0),
-            "validation_curve": result.validation,
-            **measure(experiment, dataset, test, training),
-            **common,
-        }
-        write_tensors(path.with_suffix(".safetensors"), {"weight": result.weight, "bias": result.bias}, {})
-        write_text(path, json.dumps(row))
-
-    def _head_as_run(self, experiment: Experiment, path: Path) -> RunFolder:
-        row, weights = read_row(path), path.with_suffix(".safetensors")
-        tensors, _ = read_tensors(weights)
-        draw, dataset = experiment.draw or LabelDraw(), self.dataset(experiment)
-        store, classes = dataset.store, len(dataset.classes)
-        assert isinstance(store, FeatureStore)
-        shapes = {"weight": (store.dim, classes), "bias": (classes,)}
-        if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
-            raise damaged(weights, "its tensors do not fit the data; delete it, and run the same command again")
-        learned = draw.select(dataset, METHODS[experiment.method].needs.labels)[1]
-        drawn = with_drawn_labels(dataset, draw)
-        blocks = np.array_split(np.arange(len(dataset)), max(1, len(dataset) // 4096))
-        logits = torch.cat([dataset.tensor_store.batch(rows) @ tensors["weight"] + tensors["bias"] for rows in blocks])
-        return RunFolder(
-            folder=path.with_suffix(""),
-            record={
-                "method": {"name": experiment.method, **experiment.settings},
-                "train": experiment.train.as_record(),
-                "model": {"head": "linear on features"},
-                "data": {"labels": learned.fingerprint()},
-                "k": experiment.k,
-            },
-            best={"score": row["validation_map"], "epoch": row["best_epoch"], "weights": "raw"},
-            log=[],  # the loss of a head is not kept; the report of the benchmark draws its validation curve
-            names=dataset.names.tolist(),
-            labels=drawn.labels,
-            truth=None if dataset.truth is None else dataset.truth.open(),
-            probabilities=probabilities(logits, experiment.activation).numpy(),
-            train=drawn.train,
-            validation=dataset.validation,
-            test=dataset.test,
-            source=dataset.source,
-        )
 
 
 _runners: dict[tuple[Any, ...], Runner] = {}  # of a worker: kept between tasks, with the data it has opened
