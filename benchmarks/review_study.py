@@ -17,6 +17,8 @@ them, answers included; and how often the 90% intervals of the page contain the 
 import argparse
 import csv
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +35,7 @@ from spml.recover import recover
 from spml.review.quality import Quality
 from spml.review.questions import expected_gain
 from spml.runs.folder import RunFolder
-from spml.training.learners import fit_features
+from spml.training.learners import fit, fit_features
 
 MEASURES = {"recall": "recall of missing labels", "precision": "precision", "test_map": "test mAP"}
 PALETTE = {"random": "#8a94a0", "confidence": "#c0560a", "suggested": "#1f5fbf"}
@@ -47,7 +49,7 @@ class Data(NamedTuple):
     """Standardised features, given labels and true labels of the reviewed rows; features and truth of the test rows."""
 
     name: str
-    features: Float32
+    store: FeatureStore
     given: npt.NDArray[np.int8]
     truth: Bool
     test: Float32
@@ -76,12 +78,13 @@ def main() -> None:
     parser.add_argument("--orders", default="random,confidence,suggested")
     parser.add_argument("--answers", type=int, default=2000)
     parser.add_argument("--rows", type=int, default=2500, help="reviewed rows")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1")
     options = parser.parse_args()
     if options.figure:
         figure(options.out, options.figure)
         return
-    for seed in range(options.seeds):
+    learn_given_labels_once()
+    for seed in map(int, options.seeds.split(",")):
         scenic = options.data == "scenes"
         data = scenes(options.network, options.rows, seed) if scenic else pack(options.data, options.rows, seed)
         for order in options.orders.split(","):
@@ -89,19 +92,36 @@ def main() -> None:
                 write(options.out, {"data": data.name, "order": order, "seed": seed, **line})
 
 
+def learn_given_labels_once() -> None:
+    """Keep the learners of a data set between rounds: answers do not change what is learned from the given labels."""
+    train, kept = fit._auto, dict[int, Any]()
+
+    def auto(task: fit.Task, base: str) -> Any:
+        if id(task.features) not in kept:
+            candidates, families = train(task, base)
+            kept.clear()
+            kept[id(task.features)] = (
+                candidates,
+                [[replace(each, learner=cache(each.learner)) for each in family] for family in families],
+            )
+        return kept[id(task.features)]
+
+    fit._auto = auto
+
+
 def study(data: Data, order: str, answers: int, seed: int) -> Iterator[dict[str, Any]]:
     draw = np.random.default_rng([seed, 1])
     answered = np.zeros_like(data.given)
+    given, store = _labels(data.given), data.store
     for asked in range(0, answers + 1, EVERY):
         decided = _labels(answered)
-        store = FeatureStore(data.features)
-        fit = fit_features(store, _labels(data.given), answers=decided if asked else None, base="linear", seed=seed)
-        recovered = recover(_run(data, fit.held_out), decisions=decided if asked else None)
+        model = fit_features(store, given, answers=decided if asked else None, base="linear", seed=seed)
+        recovered = recover(_run(data, model.held_out), decisions=decided if asked else None)
         known, open_ = recovered.known, recovered.known == 0
-        confidences = recovered.calibration.confidences(fit.held_out, known)
+        confidences = recovered.calibration.confidences(model.held_out, known)
         present = recovered.present(recovered.rows) & open_
         quality = Quality(confidences, present, open_)
-        test = torch.from_numpy(fit.model.presence(data.test))
+        test = torch.from_numpy(model.model.presence(data.test))
         yield {"answers": asked, **measures(data, known, present, quality), "test_map": test_map(test, data)}
         state = Round(confidences, present, open_.copy(), data.truth, quality)
         for number, (row, label) in enumerate(ORDERS[order](state, draw)):
@@ -221,7 +241,7 @@ def _data(
     mean, deviation = features.mean(0), features.std(0) + 1e-6
     standard = lambda x: ((x - mean) / deviation).float().numpy()  # noqa: E731
     truth_of = lambda part: truth.dense(part) > 0  # noqa: E731
-    return Data(name, standard(features), given, truth_of(rows), standard(test), truth_of(test_rows))
+    return Data(name, FeatureStore(standard(features)), given, truth_of(rows), standard(test), truth_of(test_rows))
 
 
 def figure(results: Path, path: Path) -> None:
