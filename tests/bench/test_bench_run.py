@@ -17,6 +17,7 @@ from spml.bench.protocols import load_protocol
 from spml.bench.runner import Runner
 from spml.bench.search import Optuna, execute
 from spml.bench.toml_files import packaged_files
+from spml.data import write_pack as make_pack
 from spml.runs.folder import open_run
 from support.bench_pack import FINETUNE, LINEAR, write_pack
 from support.command import run
@@ -224,6 +225,27 @@ def test_missing_features_are_computed(spml, tmp_path, trained):
     assert spml(*command, "--out", out)[0] == 0
     assert made.stat().st_mtime_ns == stamp
     assert trained == [1]
+
+
+def test_texts_become_features(spml, protocol, tmp_path, trained):
+    words = {"fruit": "apple pear plum", "post": "parcel stamp letter"}
+    present = [(row % 3 != 1, row % 3 != 0) for row in range(60)]
+    lines = ["text,fruit,post"]
+    for row, labels in enumerate(present):
+        found = [words[name].split()[row % 2 :] for name, is_present in zip(words, labels, strict=True) if is_present]
+        lines.append(f"{' '.join(word for part in found for word in part)},{int(labels[0])},{int(labels[1])}")
+    (tmp_path / "texts.csv").write_text("\n".join(lines))
+    pack, out = tmp_path / "texts", tmp_path / "out"
+    make_pack(tmp_path / "texts.csv", tmp_path / "texts.csv", pack, text_column="text", class_columns=["fruit", "post"])
+    command = ("--data", f"voc12={pack}", "--methods", "an", "--seeds", "0", "--set", "train.epochs=40")
+    code, text = spml(protocol, *command, "--out", out)
+    assert code == 0, text
+    assert "words and word pairs" in text
+    assert "apple" in (out / "report.html").read_text()
+    with (out / "runs.csv").open() as file:
+        assert all(float(line["test_map"]) > 0.9 for line in csv.DictReader(file))
+    assert spml(protocol, *command, "--out", out)[0] == 0
+    assert trained == [2, 2]  # none by the second command
 
 
 def test_study_on_features(spml, pack, tmp_path):

@@ -24,6 +24,7 @@ from spml.bench.workers import in_workers, interrupted
 from spml.data.dataset import Dataset
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
+from spml.data.stores.texts import TextStore
 from spml.errors import DivergedError, InputError
 from spml.methods import method
 from spml.models import build_classifier
@@ -35,6 +36,7 @@ from spml.training.frozen.pooled_features import pooled_features
 from spml.training.label_draw import LabelDraw
 from spml.training.linear import FeatureRows, train_heads
 from spml.training.run_experiment import head_of, run_experiment
+from spml.training.train_features import encoded
 
 Notify = Callable[[str], None]
 T = TypeVar("T")
@@ -96,9 +98,10 @@ class Runner:
     def done(self, experiment: Experiment) -> bool:
         """Whether the experiment has a result. Does not compute features."""
         source = self.sources[experiment.data]
-        computed = experiment.features and source.feature_file is None
-        if computed and not self._feature_path(self._images(experiment), experiment).exists():
-            return False
+        if experiment.features and source.feature_file is None:
+            inputs = self._images(experiment)
+            if isinstance(inputs.store, ImageStore) and not self._feature_path(inputs, experiment).exists():
+                return False
         return self.path(experiment).exists()
 
     def dataset(self, experiment: Experiment) -> Dataset:
@@ -142,6 +145,10 @@ class Runner:
             )
             return source.open(features=True, image_size=size)
         images = self._images(experiment)
+        if isinstance(images.store, TextStore):
+            dataset, encoder = encoded(images)
+            self.notes.append(f"{source.name}: the features are {encoder.description}, fitted on the training texts.")
+            return dataset
         self.notes.append(f"{source.name}: the features are {experiment.backbone}'s at {size} pixels.")
         path = self._feature_path(images, experiment)
         if not path.exists():

@@ -3,9 +3,9 @@
 Every learner gives each class a score. The evidence for class c in a row is e_c = Σ wₘ·score_mc, where the scores of
 learners that compare classes with each other (softmax, votes) are centred: their mean over the classes is subtracted.
 It may be normalised to log-probabilities of the classes, so that a class is the less likely to be present the stronger
-its competitors are. A linear correction, learned from people's answers, may be added to it. Label c is then present with probability
-p_c = σ(a·e_c + b_c), and with probability p_c / (1 − Π(1 − p)) in a row that has at least one label. Slope a and
-offsets b come from the annotator's likelihood (`spml.calibration`).
+its competitors are. A linear correction, learned from people's answers, may be added to it. Label c is then present
+with probability p_c = σ(a·e_c + b_c), and with probability p_c / (1 − Π(1 − p)) in a row that has at least one label.
+Slope a and offsets b come from the annotator's likelihood (`spml.calibration`).
 """
 
 from __future__ import annotations

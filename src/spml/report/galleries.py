@@ -50,8 +50,9 @@ def marked_text(tables: RunTables, row: int, label: int) -> Html | None:
     run = tables.run
     if not isinstance(run.store, TextStore):
         return None
-    text, weights = run.store.texts([row])[0][:_LETTERS], tables.linear_weights
-    if weights is None or not isinstance(run.encoder, TfidfEncoder):
+    text = run.store.texts([row])[0][:_LETTERS]
+    weights = tables.linear_weights if isinstance(run.encoder, TfidfEncoder) else None
+    if weights is None:
         return tag("p", text, class_="passage")
     parts = [
         tag("mark", piece, style=f"--share:{share:.2f}") if share else piece
