@@ -118,7 +118,9 @@ def test_recover_uses_labelled_rows(spml, trained, tmp_path):
     assert {row["label"] for row in rows if row["name"] == "red/1.png"} == {"red", "green"}
     assert {row["label"] for row in rows if row["name"] == "red/0.png"} == {"red"}
     table.write_text("name;label\nred/0.png;red\n")  # as some spreadsheets save it
-    assert spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)[0] == 0
+    code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
+    assert code == 0, text
+    assert "every row has only the labels that were known before" in text
     table.write_text("name,label\nred/0.png,red\ngreen/1.png,red\n")
     code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
     assert code == 2

@@ -51,6 +51,11 @@ def test_sampled_rows_are_doubtful_ones_and_weights_undo_that(run: RunFolder, wo
         sample_rows(run, 5000)
 
 
+def write_completed(path: Path, name: str, labels: str) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("name", "label"), (name, labels)])
+
+
 def test_a_completed_file_is_read_back(run: RunFolder, world: World, tmp_path: Path) -> None:
     path = tmp_path / "check.csv"
     sample = sample_rows(run, 6)
@@ -60,6 +65,15 @@ def test_a_completed_file_is_read_back(run: RunFolder, world: World, tmp_path: P
     np.testing.assert_array_equal(given.rows, rows)
     np.testing.assert_allclose(given.weights, sample.weights, rtol=1e-5)
     assert (given.labels.dense().sum(axis=1) == 2 - len(CLASSES)).all()  # the observed label, and no other
+    assert not given.adds_to(run.labels)  # as `spml sample` wrote it: nobody has completed it
+    first, other = CLASSES[:2]
+    name = run.names[int(np.flatnonzero(run.labels.dense()[:, 0] > 0)[0])]
+    completed = tmp_path / "completed.csv"
+    write_completed(completed, name, f"{first}|{other}")
+    assert read_labelled(completed, run).adds_to(run.labels)
+    write_completed(completed, name, f"{first}, {other}")
+    with pytest.raises(InputError, match=r"write \| between labels"):
+        read_labelled(completed, run)
     semicolons = tmp_path / "semicolons.csv"  # as some spreadsheets save it, with decimal commas
     with path.open(newline="", encoding="utf-8") as file, semicolons.open("w", newline="", encoding="utf-8") as copy:
         for name, label, weight in csv.reader(file):

@@ -56,8 +56,13 @@ def command(
     from spml.runs.outputs import writing_output
 
     finished = open_run(run)
-    with writing_output(out, run, force=force):
+    with writing_output(out, run, force=force, inputs=(labelled, decisions)):
         full_labels = None if labelled is None else read_labelled(labelled, finished)
+        if full_labels is not None and not full_labels.adds_to(finished.labels):
+            typer.echo(
+                f"{labelled}: every row has only the labels that were known before. If photos show more, complete the "
+                "column label and run this command again."
+            )
         answers = answers_of(finished, decisions)
         recovered = recover_labels(
             finished,

@@ -78,8 +78,14 @@ def command(
                 serve(app.asgi, host, port, browser)
             finally:
                 app.close()
-            typer.echo(f"\nStopped. {len(answers.current()):,} answers are saved in {answers.path}")
-            typer.echo(f"Next: spml train DATA --decisions {answers.path} --out RUN")
+            number = len(answers.current())
+            typer.echo(f"\nStopped. {number:,} answers are saved in {answers.path}")
+            if number:
+                use = "" if decisions is None else f" --decisions {answers.path}"
+                typer.echo(
+                    f"Next: spml recover {run}{use} --out recovered.csv  # includes the answers\n"
+                    f"  or: spml train DATA --decisions {answers.path} --out NEW_RUN  # learns from them"
+                )
 
 
 def serve(application, host: str, port: int | None, browser: bool) -> None:  # type: ignore[no-untyped-def]

@@ -180,9 +180,10 @@ def command(
         "on_bad_image": on_bad_image,
     }
     best = train_data(data, out, options, data_options=data_options, notify=echo)
-    score = "" if best["score"] is None else f" (held-out score {best['score']:.3f})"
     result = best["summary"] if "summary" in best else f"Best epoch: {best['epoch']}"
-    echo(f"{result}{score}.")
+    echo(f"{result}.")
+    if best["score"] is not None:
+        echo(f"Held-out score: {100 * best['score']:.1f} of 100. Compare it only between runs on the same data.")
     echo(f"Done. Next: spml recover {out} --out recovered.csv")
 
 

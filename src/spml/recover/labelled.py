@@ -25,6 +25,10 @@ class LabelledRows(NamedTuple):
     weights: npt.ArrayLike | None = None
     """1 / the probability with which each row was drawn; None if all are equal."""
 
+    def adds_to(self, known: Labels) -> bool:
+        """Whether a row has a label that was not known to be present."""
+        return bool(((self.labels.dense() > 0) & (known.dense(np.asarray(self.rows)) <= 0)).any())
+
 
 def read_labelled(path: Path, run: RunFolder) -> LabelledRows:
     """Read the labels of some rows from a CSV file with the columns name and label, and optionally weight.
@@ -50,9 +54,10 @@ def read_labelled(path: Path, run: RunFolder) -> LabelledRows:
             raise InputError(f"{path}, line {line}: the run has no row named {name!r}")
         labels = _labels_of(cell, run.classes)
         if unknown := [label for label in labels if label not in run.classes]:
+            several = all(part.strip() in run.classes for part in unknown[0].replace(";", ",").split(","))
             raise InputError(
                 f"{path}, line {line}: {unknown[0]!r} is not one of the run's {len(run.classes)} classes: "
-                "correct it, or leave it out"
+                + ("write | between labels" if several else "correct it, or leave it out")
             )
         lists.setdefault(name, []).extend(labels)
         lines.setdefault(name, line)

@@ -507,6 +507,6 @@ def _warnings(calibration: Calibration, kind: str, given_k: float | None) -> Ite
         )
         + ("Most rows may have just one label. " if one else "")
         + "Single labels cannot tell whether two labels are both present or merely hard to tell apart. "
-        + "Label rows fully (`spml sample`, then `spml recover --labelled`): 20 rows give the number of labels per "
-        f"row within ±{narrow[20]:.1f}, 60 within ±{narrow[60]:.1f}."
+        + "Answer questions (`spml review`), or label rows fully (`spml sample`, then `spml recover --labelled`): 20 "
+        f"rows give the number of labels per row within ±{narrow[20]:.1f}, 60 within ±{narrow[60]:.1f}."
     )

@@ -184,7 +184,7 @@ class RunFolder:
             "rows": f"{len(self.train)} train, {len(self.validation)} held out, {len(self.test)} test",
             **_summary(self.record, self.log),
             **({"choice": self.choice} if self.cross_fitted else {"best epoch": self.best["epoch"]}),
-            "held-out score": "-" if self.best["score"] is None else round(self.best["score"], 4),
+            "held-out score": "-" if self.best["score"] is None else round(100 * self.best["score"], 1),
             "full labels known": "yes" if self.truth is not None else "no",
         }
 

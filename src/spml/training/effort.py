@@ -89,8 +89,9 @@ def plan_training(
         return TrainingPlan(False, True, epochs, f"Training the whole network for {epochs} epochs.")
     if effort == "normal" and minutes is None:
         reason = "on a CPU, training the whole network takes much longer (try --minutes 30, or --effort thorough)"
+        rest = f"{reason}. It learns from all rows, and each is predicted by classifiers that did not see its label"
         return TrainingPlan(
-            True, False, epochs, f"Training a classifier on the features of the frozen network: {reason}."
+            True, False, epochs, f"Training a classifier on the features of the frozen network: {rest}."
         )
     limit = "" if minutes is None else f", within {minutes:g} min"
     reason = "then the whole network from it"
