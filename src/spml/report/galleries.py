@@ -50,13 +50,12 @@ def marked_text(tables: RunTables, row: int, label: int) -> Html | None:
     run = tables.run
     if not isinstance(run.store, TextStore):
         return None
-    text = run.store.texts([row])[0][:_LETTERS]
-    weights = tables.linear_weights if isinstance(run.encoder, TfidfEncoder) else None
-    if weights is None:
+    text, encoder = run.store.texts([row])[0][:_LETTERS], run.encoder
+    if not isinstance(encoder, TfidfEncoder) or tables.linear_weights is None:
         return tag("p", text, class_="passage")
     parts = [
         tag("mark", piece, style=f"--share:{share:.2f}") if share else piece
-        for piece, share in marked_words(run.encoder, text, weights[label])
+        for piece, share in marked_words(encoder, text, tables.linear_weights[label])
     ]
     ellipsis = "…" if len(run.store.texts([row])[0]) > _LETTERS else None
     return tag("p", *parts, ellipsis, class_="passage")
