@@ -109,9 +109,11 @@ def _notes(
     paper, seeds = plan.protocol.paper, ", ".join(map(str, plan.seeds))
     over = f"mean ± standard deviation over seeds {seeds}" if len(plan.seeds) > 1 else f"seed {seeds} alone"
     notes = [
-        f"{measured} in percent, {over}.",
+        f"{measured[0].upper()}{measured[1:]} in percent, {over}.",
         f"The paper's numbers: {paper.file}, Table {paper.table}." if paper and any(x.paper for x in lines) else "",
-        "* a reference: it learned from more than one positive per row." if any(x.reference for x in lines) else "",
+        "Methods with * are references: they learned from more than one positive per row."
+        if any(x.reference for x in lines)
+        else "",
         compare.explain_diverged(results),
         *runner.notes,
         *plan.notes,
