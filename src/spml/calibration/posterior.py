@@ -2,21 +2,25 @@
 
 A label the annotator did not pick may be present as well, or the classifier may merely be unable to tell two labels
 apart. Both explain the observed labels almost equally well: data in which every row has one label can imitate any
-other. What tells them apart is only the form of the model, so its likelihood is trusted as far as the form is: as if
-there were `TRUSTED_ROWS` rows with one label. Where the likelihood cannot tell, the prior decides. Fully labelled rows
-are counted, which needs no model; the likelihood then counts less.
+other. What tells them apart is only the form of the model, which is never quite right: on fully labelled data sets,
+the most likely k − 1 is wrong by a factor of 1.6. So the likelihood is blurred by this factor, and trusted no further
+than `TRUSTED_ROWS` rows with one label. Where it cannot tell, the prior decides. Fully labelled rows are counted, which
+needs no model; the likelihood then counts less.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.special import logsumexp
 from scipy.stats import t as student
 
 from spml.calibration.arrays import Float64
 from spml.calibration.presence import Presence, PresenceFit
 
-TRUSTED_ROWS, _TRUSTED_BESIDE_FULL_ROWS = 100.0, 20.0
+TRUSTED_ROWS, _TRUSTED_BESIDE_FULL_ROWS = 400.0, 50.0
+_LIKELIHOOD_SD = 0.5  # of the logarithm of the most likely k − 1, because the model is not quite right
+_DEVIATIONS = np.linspace(-2, 2, 17)
 # Prior of the labels per row beyond the first. Published multi-label data sets have a median of about 1.5.
 _EXTRA_MEDIAN, _LOG_EXTRA_SD = 1.0, 1.5
 _LEAST, _STEP = 0.012, 1.6  # smallest value of k − 1, and the ratio of neighbouring values
@@ -70,7 +74,7 @@ def k_posterior(fit: PresenceFit, best: Float64, full: FullCount | None) -> KPos
         chosen = int(np.argmax(values))
         table[place], likelihoods[place] = tried[chosen], values[chosen]
     grid = np.linspace(np.log(extras[0]), np.log(extras[-1]), 1000)
-    log_density = _log_density(fit, np.interp(grid, np.log(extras), likelihoods), np.exp(grid), full)
+    log_density = _log_density(fit, grid, np.log(extras), likelihoods, full)
     density = np.exp(log_density - log_density.max())
     density /= density.sum()
     cumulative = np.cumsum(density)
@@ -105,11 +109,18 @@ def _mean_likelihood(fit: PresenceFit, logits: Float64) -> float:
     return float(singles.mean()) if len(singles) else 0.0
 
 
-def _log_density(fit: PresenceFit, likelihoods: Float64, extras: Float64, full: FullCount | None) -> Float64:
-    """The logarithm of the posterior density of log(k − 1), up to a constant."""
+def _log_density(
+    fit: PresenceFit, grid: Float64, log_extras: Float64, likelihoods: Float64, full: FullCount | None
+) -> Float64:
+    """The logarithm of the posterior density of log(k − 1) on a grid, up to a constant.
+
+    `likelihoods` are mean log-likelihoods at `log_extras`.
+    """
     trusted = TRUSTED_ROWS if full is None else _TRUSTED_BESIDE_FULL_ROWS
-    density = min(float(np.count_nonzero(~fit.full)), trusted) * likelihoods
-    density -= 0.5 * (np.log(extras / _EXTRA_MEDIAN) / _LOG_EXTRA_SD) ** 2
+    rows = min(float(np.count_nonzero(~fit.full)), trusted)
+    shifted = np.interp(grid + _LIKELIHOOD_SD * _DEVIATIONS[:, None], log_extras, likelihoods)
+    density: Float64 = logsumexp(rows * shifted - 0.5 * _DEVIATIONS[:, None] ** 2, axis=0)
+    density -= 0.5 * ((grid - np.log(_EXTRA_MEDIAN)) / _LOG_EXTRA_SD) ** 2
     if full is not None:
-        density += student.logpdf((full.mean - fit.least - extras) / full.error, max(full.rows - 1, 1))
+        density += student.logpdf((full.mean - fit.least - np.exp(grid)) / full.error, max(full.rows - 1, 1))
     return density
