@@ -127,7 +127,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
             raise  # not from the operating system, and therefore not about writing
         if "Detail: [errno" in reason:  # pyarrow's message, which names the temporary file
             reason = reason.rpartition("] ")[2].rstrip(".")
-        if not path.parent.is_dir():
+        if error.errno in (None, errno.ENOENT) and not path.parent.is_dir():
             reason = f"the folder {path.parent} does not exist"
         raise InputError(f"{path} cannot be written: {reason[:1].lower()}{reason[1:]}.") from error
 

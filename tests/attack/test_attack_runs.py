@@ -1,5 +1,6 @@
 """Damaged run folders and odd options: success, or exit code 2 with one sentence and no new or changed file."""
 
+import errno
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -250,6 +251,30 @@ def test_odd_outputs(
     assert code == 2 or name in ("no suffix", "another suffix") or (command == "report" and name == "no folder")
     if code == 2:
         assert snapshot(tmp_path) == outside
+
+
+@pytest.mark.parametrize("option", ["--labelled", "--decisions"])
+def test_an_input_is_not_replaced_even_with_force(option: str, finished: Path, spml: Spml, tmp_path: Path) -> None:
+    root = tmp_path / "place"
+    run = copy(finished, root / "run" / "run")
+    file = root / "l.csv"
+    file.write_text("name,label\n0,cat\n1,dog\n2,bird\n")
+    link = root / "other"
+    link.symlink_to(root)
+    assert check(spml, root, "recover", run, option, file, "--out", link / file.name, "--force") == 2
+
+
+def test_a_full_disk_leaves_no_part_of_a_method(spml: Spml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, write, left = tmp_path / "place", Path.write_text, iter(range(2))
+    root.mkdir()
+
+    def until_full(path: Path, *arguments: Any) -> int:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, *arguments)
+
+    monkeypatch.setattr(Path, "write_text", until_full)
+    assert check(spml, root, "new-method", "my-loss", "--out", root / "my-loss") == 2
 
 
 def test_at_least_five_hundred_cases(names: list[str]) -> None:

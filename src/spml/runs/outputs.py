@@ -1,7 +1,7 @@
 """Files that commands write for the user. Only files that a command wrote itself are replaced."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,15 +16,20 @@ RUN_FILES = ("run.json", *BOUND_FILES, "last.safetensors", "stages.json")
 
 
 @contextmanager
-def writing_output(out: Path, *folders: Path, force: bool = False) -> Iterator[None]:
+def writing_output(
+    out: Path, *folders: Path, force: bool = False, inputs: Sequence[Path | None] = ()
+) -> Iterator[None]:
     """Check that `out` may be written, and record afterwards that it was written.
 
     An existing file is replaced only with `force`, or if it is unchanged since a command wrote it for the same run:
-    the first of `folders` records a digest of every file written. The data and the run's own files are never replaced.
+    the first of `folders` records a digest of every file written. The data, the run's own files and the files among
+    `inputs` are never replaced.
     """
     check_not_of_a_run(out)
     for folder in folders:
         check_output_path(out, folder)
+    if any(given is not None and given.resolve() == out.resolve() for given in inputs):
+        raise InputError(f"--out {out} is also an input: use another path")
     record = folders[0] / OUTPUTS
     if out.is_file() and not force and _read(record).get(str(out.resolve())) != digest(out):
         raise InputError(f"{out} already exists: use --force to replace it, or another --out")

@@ -5,9 +5,9 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from spml.atomic import atomic_path
 from spml.errors import InputError
 from spml.methods import METHODS
-from spml.runs.files import write_text
 
 _FILES = {  # template: path in the package
     "pyproject.toml.txt": "pyproject.toml",
@@ -61,11 +61,12 @@ def write_method_package(name: str, folder: str | Path) -> list[Path]:
         "package": f"spml_{identifier}",
         "function": f"{identifier.removesuffix('_loss')}_loss",
     }
-    written = []
-    for template, target in _FILES.items():
-        path = folder / Template(target).substitute(words)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = resources.files("spml.testing").joinpath("files", template).read_text("utf-8")
-        write_text(path, Template(text).substitute(words))
-        written.append(path)
-    return written
+    names = [Template(target).substitute(words) for target in _FILES.values()]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(folder) as temporary:
+        for template, target in zip(_FILES, names, strict=True):
+            path = temporary / target
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = resources.files("spml.testing").joinpath("files", template).read_text("utf-8")
+            path.write_text(Template(text).substitute(words), "utf-8")
+    return [folder / target for target in names]
