@@ -3,9 +3,11 @@
 Every set is fully labelled; single positives are drawn anew for each draw. Predictions are those of `spml train` with
 its defaults: cross-fitted by `fit_features`. `before` repeats the rule of version 0.1 with the current code: the most
 likely calibration, and thresholds with the best expected F1. The pooled rows combine all draws of a set; a calibration
-error of few labels is mostly noise, see the column `recovered`.
+error of few labels is mostly noise, see the column `recovered`. `--predictions` keeps the predictions, so that another
+calibration is measured in minutes.
 
     python benchmarks/recovery.py --data FOLDER --out results/recovery.csv
+    python benchmarks/recovery.py --debian INDEX --sets "debian use" "debian tools" --out results/recovery.csv
     python benchmarks/recovery.py --figure docs/images/recovery.svg --out results/recovery.csv
 """
 
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+import debian
 from record import command, commit, hardware
 from spml.calibration import best_threshold, calibrate
 from spml.data.stores.features import FeatureStore
@@ -27,7 +30,8 @@ from spml.recover.rule import Rule, choose_rule, reading_of
 from spml.recover.sample import expected_labels, inclusion_probabilities, systematic_sample
 from spml.training.learners import fit_features
 
-SETS = ("scene", "yeast", "medical", "hallmarks", "voc", "voc by class", "voc by size", "cub")
+DEVELOPMENT = ("scene", "yeast", "medical", "hallmarks", "voc", "voc by class", "voc by size", "cub")
+SETS = (*DEVELOPMENT, *debian.SETS)
 _FEW = 30  # recovered labels; the share that is correct among fewer is mostly noise
 COLUMNS = (
     *("set", "draw", "when", "full_rows", "rows", "labels", "true_k", "k", "k_low", "k_high", "k_covered"),
@@ -36,8 +40,10 @@ COLUMNS = (
 )
 
 
-def load(folder: Path, name: str):
+def load(folder: Path, name: str, index: Path | None = None):
     """Features or texts, full labels, and for VOC the size of the largest object of each class."""
+    if name in debian.SETS:
+        return *debian.load(index, name), None
     if name == "hallmarks":
         with (folder / "text" / "hallmarks.csv").open() as file:
             rows = list(csv.DictReader(file))
@@ -65,6 +71,21 @@ def cross_fit(features, single, classes: int, seed: int):
         features = fit_encoder(DEFAULT_ENCODER, list(features)).encode(list(features))
     labels = Labels.from_indices(single, [f"class {c}" for c in range(classes)])
     return fit_features(FeatureStore(features), labels, seed=seed).independent
+
+
+def kept(folder: Path | None, name: str, single, compute):
+    """Predictions in a folder, computed and stored if they are not there."""
+    file = None if folder is None else folder / f"{name}.npz"
+    if file is not None and file.exists():
+        stored = np.load(file)
+        if not np.array_equal(stored["single"], single):
+            raise SystemExit(f"{file} is of other rows or another draw: use another folder")
+        return stored["predictions"]
+    predictions = compute()
+    if file is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(file, predictions=predictions, single=single)
+    return predictions
 
 
 def calibration_error(confidence, right) -> float:
@@ -168,13 +189,18 @@ def figure(results: Path, path: Path) -> None:
         ("after", 60, "60 full rows"),
     )
     fig, axes = plt.subplots(1, len(panels), figsize=(11, 3.2), sharex=True, sharey=True, layout="constrained")
-    colours = {name: f"C{place}" for place, name in enumerate(SETS)}
+    colours = {name: f"C{place % 10}" for place, name in enumerate(SETS)}
+    markers = {name: "^" if name in debian.SETS else "o" for name in SETS}
     for axis, (when, rows, title) in zip(axes, panels, strict=True):
         axis.plot([0.2, 1], [0.2, 1], "--", color="grey", linewidth=1)
         for row in pooled:
             if (row["when"], int(row["full_rows"])) == (when, rows):
                 axis.plot(
-                    float(row["confidence"]), float(row["precision"]), "o", color=colours[row["set"]], label=row["set"]
+                    float(row["confidence"]),
+                    float(row["precision"]),
+                    markers[row["set"]],
+                    color=colours[row["set"]],
+                    label=row["set"],
                 )
         axis.set(title=title, xlabel="mean confidence")
     axes[0].set(ylabel="share that is correct", xlim=(0.4, 1), ylim=(0.1, 1))
@@ -186,9 +212,11 @@ def figure(results: Path, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with tabular/, text/, voc12/ and cub/")
+    parser.add_argument("--debian", type=Path, help="output of apt-cache dumpavail, for sets of debian.py")
+    parser.add_argument("--predictions", type=Path, help="folder that keeps the predictions")
     parser.add_argument("--figure", type=Path, help="instead: draw what --out holds (SVG)")
     parser.add_argument("--out", type=Path, default=Path("results/recovery.csv"))
-    parser.add_argument("--sets", nargs="+", default=list(SETS))
+    parser.add_argument("--sets", nargs="+", default=list(DEVELOPMENT), choices=SETS, metavar="SET")
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--rows", type=int, default=2000, help="rows of each set, at most")
     parser.add_argument("--full-rows", type=int, nargs="+", default=[0, 20, 60])
@@ -196,10 +224,14 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.figure:
         return figure(arguments.out, arguments.figure)
-    if arguments.data is None:
+    if arguments.data is None and not set(arguments.sets) <= debian.SETS.keys():
         parser.error("--data is missing")
+    if arguments.debian is None and set(arguments.sets) & debian.SETS.keys():
+        parser.error("--debian is missing: apt-cache dumpavail > FILE")
     warnings.filterwarnings("ignore")
-    call = command().replace(str(arguments.data), "DATA")
+    call = command()
+    for path, word in ((arguments.data, "DATA"), (arguments.debian, "INDEX"), (arguments.predictions, "PREDICTIONS")):
+        call = call.replace(str(path), word) if path is not None else call
     origin = {"command": call, "commit": commit(), "hardware": hardware("cpu")}
     new = not arguments.out.exists()
     with arguments.out.open("a", newline="") as file:
@@ -210,12 +242,17 @@ def main() -> None:
         for draw in range(arguments.draws):
             for name in arguments.sets:
                 kind, _, bias = name.partition(" by ")
-                features, truth, share = load(arguments.data, kind)
+                features, truth, share = load(arguments.data, kind, arguments.debian)
                 rng = np.random.default_rng([draw, 0])
                 some = np.sort(rng.permutation(len(truth))[: arguments.rows])
                 truth = truth[some]
                 single = draw_singles(truth, bias, None if share is None else share[some], rng)
-                probabilities = cross_fit(features[some], single, truth.shape[1], draw)
+                probabilities = kept(
+                    arguments.predictions,
+                    f"{name} {draw}",
+                    single,
+                    lambda x=features[some], y=single, n=truth.shape[1], draw=draw: cross_fit(x, y, n, draw),
+                )
                 observed = np.zeros(truth.shape, np.int8)
                 observed[np.arange(len(truth)), single] = 1
                 common = {"set": name, "rows": len(truth), "labels": truth.shape[1], **origin}
