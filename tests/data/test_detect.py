@@ -191,3 +191,15 @@ def test_source_opens_the_same_data_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert pack.source["options"] == {"features": "features-small.npy"}
     scenes = open_data("scenes", train=5, test=1).source
     assert scenes == {"path": "scenes", "kind": "scenes", "options": {"train": 5, "test": 1}}
+
+
+def test_class_numbers_saved_as_floats(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((4, 3)))
+    np.save(tmp_path / "y.npy", np.array([1.0, np.nan, 0.0, -1.0]))
+    labels = open_data(tmp_path / "x.npy", labels=tmp_path / "y.npy").labels
+    assert labels.classes == ("0", "1")
+    assert labels.single().tolist() == [1, -1, 0, -1]
+    for wrong in (0.5, np.inf, 1e30):
+        np.save(tmp_path / "y.npy", np.array([1.0, wrong, 0.0, 0.0]))
+        with pytest.raises(InputError, match=r"y\.npy: row 1 is .*, which is not a class number"):
+            open_data(tmp_path / "x.npy", labels=tmp_path / "y.npy")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spml.arrays import read_npy
@@ -205,7 +207,7 @@ def _read_ids(path: Path, table: pa.Table, column: str) -> list[str]:
 
 
 def read_texts(path: Path, table: pa.Table, column: str) -> tuple[TextStore, str]:
-    """The texts of a table, and where they come from."""
+    """Return the texts of a table, and where they come from."""
     kind = table.schema.field(column).type
     if not columns.is_text(kind):
         raise InputError(f"{path}: column {column!r} holds {kind}, not texts: choose another text_column.")
@@ -283,12 +285,23 @@ def from_features(
     return from_known(file.stem, store, known, notes, splits, validation_share=validation_share, seed=seed)
 
 
+def _class_numbers(values: npt.NDArray[Any], path: Path) -> npt.NDArray[np.int64]:
+    """Whole numbers that were saved as floats, because some rows are NaN: these have no label."""
+    whole = (np.abs(values) <= _MAX_CLASSES) & (values == np.trunc(values))
+    wrong = np.flatnonzero(~np.isnan(values) & ~whole)
+    if len(wrong):
+        raise InputError(f"{path}: row {wrong[0]} is {values[wrong[0]]}, which is not a class number.")
+    return np.where(np.isnan(values), -1, values).astype(np.int64)
+
+
 def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
     if not path.is_file():
         raise InputError(f"{path}: no such file.")
     if path.suffix.lower() != ".npy":
         raise InputError(f"{path}: labels must be a .npy file or a table ({', '.join(TABLES)}).")
     values = read_npy(path, "a .npy file of labels")
+    if values.ndim == 1 and values.dtype.kind == "f":
+        values = _class_numbers(values, path)
     try:
         largest = int(values.max(initial=0)) if values.dtype.kind in "iu" else -1
         if largest > _MAX_CLASSES:
@@ -305,7 +318,7 @@ def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
 
 
 def read_splits(path: Path, column: str, cells: list[str]) -> list[str]:
-    """The cells of a split column as train, validation or test."""
+    """Return the cells of a split column as train, validation or test."""
     unknown = [row for row, cell in enumerate(cells) if cell.casefold() not in SPLITS]
     if unknown:
         location, value = row_label(unknown[0]), cells[unknown[0]]
@@ -314,7 +327,7 @@ def read_splits(path: Path, column: str, cells: list[str]) -> list[str]:
 
 
 def same_images(path: Path, column: str, cells: list[str]) -> tuple[list[str], list[list[int]]]:
-    """The distinct images in the order of their first row, and the rows of each."""
+    """Return the distinct images in the order of their first row, and the rows of each."""
     groups: dict[str, list[int]] = {}
     for row, cell in enumerate(cells):
         if not cell:
@@ -324,7 +337,7 @@ def same_images(path: Path, column: str, cells: list[str]) -> tuple[list[str], l
 
 
 def image_files(path: Path, root: Path, names: list[str], groups: list[list[int]], skipping: bool) -> list[Path]:
-    """The image files. If bad images are skipped, so are missing ones, unless all are missing."""
+    """Return the image files. If bad images are skipped, so are missing ones, unless all are missing."""
     files = [root / name for name in names]
     missing = [index for index, file in enumerate(files) if not file.is_file()]
     if len(missing) > (len(files) - 1 if skipping else 0):
