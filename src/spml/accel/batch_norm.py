@@ -204,7 +204,7 @@ class Tiles(NamedTuple):
 
 
 def tiles_of(x: Tensor, entries: int = ENTRIES, widest: int = 128) -> Tiles:
-    """The tiles of images in channels-last order, which are a (B·H·W, C) matrix."""
+    """Return the tiles of images in channels-last order, which are a (B·H·W, C) matrix."""
     columns = x.shape[1]
     multiple, width, blocks = channel_blocks(columns, widest)
     return Tiles(x.numel() // columns, columns // multiple, multiple, entries // width, width, blocks)
@@ -215,7 +215,7 @@ def summed_tiles_of(x: Tensor) -> Tiles:
 
 
 def channel_blocks(columns: int, widest: int = 128) -> tuple[int, int, int]:
-    """A divisor of the number of columns, the width of a block of columns, and the number of blocks."""
+    """Return a divisor of the number of columns, the width of a block of columns, and the number of blocks."""
     # the widest block that wastes at most an eighth of its columns
     widths = (width for width in (128, 64) if width <= widest)
     width = next((w for w in widths if 8 * (triton.cdiv(columns, w) * w - columns) <= columns), 32)

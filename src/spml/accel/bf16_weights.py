@@ -26,7 +26,7 @@ class Bf16Weights:
             torch._foreach_copy_(self.copies, self.full)
 
     def __call__(self, images: Tensor) -> object:
-        """The network's outputs, computed with the copies."""
+        """Return the network's outputs, computed with the copies."""
         return functional_call(self.network, dict(zip(self.names, self.copies, strict=True)), (images,))
 
     @torch.no_grad()

@@ -138,7 +138,7 @@ class WeightGradStream:
 
 
 def _laid_out_like(weight: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient with its weight's strides, as autograd gives it: fused copies and optimisers need that."""
+    """Return the gradient with its weight's strides, as autograd gives it: fused copies and optimisers need that."""
     sides = zip(weight.stride(), gradient.stride(), weight.shape, strict=True)
     if all(weight_stride == gradient_stride or size == 1 for weight_stride, gradient_stride, size in sides):
         return gradient.as_strided(weight.shape, weight.stride())
@@ -186,7 +186,7 @@ def speed_up(network: nn.Module, batch_size: int = 1) -> int:
 
 
 def is_plain(part: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether this is a convolution without bias whose padding is zeros, none or TensorFlow's."""
+    """Return whether this is a convolution without bias whose padding is zeros, none or TensorFlow's."""
     if not isinstance(part, nn.Conv2d) or type(part) not in _plain_types():
         return False
     return part.bias is None and part.padding_mode == "zeros" and not isinstance(part.padding, str)
@@ -227,7 +227,7 @@ def _fast_class(plain: type[nn.Conv2d]) -> type[nn.Conv2d]:
 
 
 def plan_for(part: nn.Conv2d, images: Tensor, pads_itself: bool) -> tuple[Tensor, ConvPlan]:
-    """The plan of a layer for these images, and the images, padded if the plan cannot pad them."""
+    """Return the plan of a layer for these images, and the images, padded if the plan cannot pad them."""
     (high, wide), (down, across) = part.kernel_size, part.stride
     dilation, padding = _pair(part.dilation), _pair(part.padding)  # type: ignore[arg-type]
     stencil = None

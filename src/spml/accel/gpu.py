@@ -59,7 +59,7 @@ class GpuAccelerator:
             self._prefetch = PrefetchStream(self.device)
 
     def forward(self, network: nn.Module, inputs: Tensor) -> Any:
-        """The network's outputs."""
+        """Return the network's outputs."""
         if self.weights is not None and network is self.weights.network:
             return self.weights(inputs)
         return network(inputs)

@@ -110,7 +110,7 @@ class StepGraph:
 
 
 def _copy(batch: Batch) -> Batch:
-    """A copy of the batch."""
+    """Return a copy of the batch."""
     return replace(
         batch,
         rows=batch.rows.clone(),

@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 def new_stream() -> torch.cuda.Stream:
-    """A stream for a branch of `run_branches`."""
+    """Return a stream for a branch of `run_branches`."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 

@@ -39,7 +39,7 @@ def _package_version() -> str:
 
 
 def plugin_files(method: str) -> list[Path]:
-    """The files of a method that lives outside this package: its top-level package, or its module."""
+    """Return the files of a method that lives outside this package: its top-level package, or its module."""
     modules = {part.__module__ for part in METHODS[method].__mro__}
     modules.add(getattr(METHODS[method], "function", METHODS[method]).__module__)
     paths: list[Path] = []
@@ -56,7 +56,7 @@ def _python_files(paths: Iterable[Path]) -> Iterable[Path]:
 
 
 def _parsed(path: Path) -> str:
-    """The syntax tree of a file without strings that stand alone, which are documentation."""
+    """Return the syntax tree of a file without strings that stand alone, which are documentation."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)

@@ -52,7 +52,7 @@ def table_lines(
     paper: Paper | None = None,
     measure: str = "test_map",
 ) -> list[TableLine]:
-    """The table's rows in the order of the runs, with the paper's numbers for this measure."""
+    """Return the table's rows in the order of the runs, with the paper's numbers for this measure."""
     papers = paper_values(paper, measure)
     grouped: dict[tuple[str, ...], list[RunResult]] = {}
     for result in results:
@@ -97,14 +97,14 @@ def _value(experiment: Experiment, key: str) -> Any:
 
 
 def best_of(lines: Sequence[TableLine], data: str, head: str = "") -> TableLine | None:
-    """The best method trained on one positive per row with this head; if there is none, the best of all."""
+    """Return the best method trained on one positive per row with this head; if there is none, the best of all."""
     candidates = [line for line in lines if (line.data, line.head) == (data, head) and not line.varied]
     usable = [line for line in candidates if not line.reference] or candidates
     return max(usable, key=lambda line: line.mean, default=None)
 
 
 def csv_rows(lines: Sequence[TableLine], measure: str = "test_map") -> list[dict[str, Any]]:
-    """The table as plain values, for a csv file."""
+    """Return the table as plain values, for a csv file."""
     rows = []
     for line in lines:
         best = best_of(lines, line.data, line.head)
@@ -135,7 +135,7 @@ def csv_rows(lines: Sequence[TableLine], measure: str = "test_map") -> list[dict
 
 
 def pair_rows(lines: Sequence[TableLine]) -> list[dict[str, Any]]:
-    """Every two methods on one data set."""
+    """Return every two methods on one data set."""
     rows = []
     plain = [line for line in lines if not line.varied]
     for index, first in enumerate(plain):
@@ -150,7 +150,7 @@ def pair_rows(lines: Sequence[TableLine]) -> list[dict[str, Any]]:
 
 
 def display_cells(lines: Sequence[TableLine]) -> tuple[list[str], list[list[str]]]:
-    """The table for a reader: header and cells, without empty columns."""
+    """Return the table for a reader: header and cells, without empty columns."""
     rows = csv_rows(lines)
     several = len({line.data for line in lines}) > 1
     header = ["data", "method", "head", "varied", "measured", "paper", "difference", "to the best", "p", "chosen"]
@@ -174,7 +174,7 @@ def display_cells(lines: Sequence[TableLine]) -> tuple[list[str], list[list[str]
 
 
 def without_empty_columns(header: list[str], cells: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """A table's header and cells without the columns that are empty in every row."""
+    """Return a table's header and cells without the columns that are empty in every row."""
     filled = [column for column in range(len(header)) if any(row[column] for row in cells)]
     return [header[column] for column in filled], [[row[column] for column in filled] for row in cells]
 
@@ -196,13 +196,13 @@ def explain_p(lines: Sequence[TableLine]) -> str:
 
 
 def markdown(title: str, header: Sequence[str], cells: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     rows = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *cells)]
     return "\n".join([f"# {title}", "", *rows, "", *(f"- {note}" for note in notes if note)]) + "\n"
 
 
 def explain_diverged(results: Sequence[RunResult]) -> str:
-    """A sentence on entries that diverged at all settings."""
+    """Return a sentence on entries that diverged at all settings."""
     lost = dict.fromkeys(result.experiment.entry for result in results if result.chosen and result.row.get("diverged"))
     if not lost:
         return ""
@@ -213,7 +213,7 @@ def explain_diverged(results: Sequence[RunResult]) -> str:
 
 
 def run_rows(results: Sequence[RunResult], origin: Mapping[str, str], title: str) -> list[dict[str, Any]]:
-    """All runs, chosen or not, with their origin; a run that two heads of `--head` share is listed once."""
+    """Return all runs, chosen or not, with their origin; a run that two heads of `--head` share is listed once."""
     rows, listed = [], set[tuple[Any, ...]]()
     for result in results:
         experiment = result.experiment

@@ -55,7 +55,7 @@ def read_row(path: Path) -> Row:
 
 
 def identity_columns(experiment: Experiment) -> Row:
-    """The columns that name an experiment in a table of runs."""
+    """Return the columns that name an experiment in a table of runs."""
     return {
         "method": experiment.method,
         "settings": json.dumps(experiment.settings),
@@ -64,7 +64,7 @@ def identity_columns(experiment: Experiment) -> Row:
 
 
 def diverged_row(experiment: Experiment) -> Row:
-    """The row of a run whose model was not finite after any epoch: it ranks last and has no measurements."""
+    """Return the row of a run whose model was not finite after any epoch: it ranks last and has no measurements."""
     return identity_columns(experiment) | {"validation_map": 0.0, "seconds": None, "diverged": True}
 
 

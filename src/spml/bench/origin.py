@@ -12,12 +12,12 @@ import torch
 
 
 def origin_of(device: str) -> dict[str, str]:
-    """The columns of origin, which every row of results has."""
+    """Return the columns of origin, which every row of results has."""
     return {"command": command(), "commit": commit(), "hardware": hardware(device)}
 
 
 def command() -> str:
-    """The command line of this process, without passwords."""
+    """Return the command line of this process, without passwords."""
     name = Path(sys.argv[0]).name
     return without_password(shlex.join(["spml" if name in ("__main__.py", "cli.py") else name, *sys.argv[1:]]))
 
@@ -29,7 +29,7 @@ def without_password(text: str) -> str:
 
 
 def commit() -> str:
-    """The short commit of the package's checkout, with + if files differ; "unknown" without a checkout."""
+    """Return the short commit of the package's checkout, with + if files differ; "unknown" without a checkout."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return "unknown"
@@ -45,7 +45,7 @@ def commit() -> str:
 
 
 def hardware(device: str = "cpu") -> str:
-    """The name of the GPU, or the model of the CPU and the number of cores that this process may use."""
+    """Return the name of the GPU, or the model of the CPU and the number of cores that this process may use."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(torch.device(device))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -176,7 +176,7 @@ def _check_name(name: str) -> None:
 
 
 def _built_in(name: str) -> list[str]:
-    """The built-in data, if a protocol runs on nothing else."""
+    """Return the built-in data, if a protocol runs on nothing else."""
     exists = name in packaged_files("protocols") or Path(name).is_file()
     data = read_toml("protocols", name).get("data") if exists else None
     return [f"{SCENES}={SCENES}"] if isinstance(data, dict) and set(data) == {SCENES} else []
@@ -191,7 +191,7 @@ def _sources(data: Sequence[str], kind: str | None) -> tuple[DataSource, ...]:
 
 
 def _planned_data(protocol: Protocol, study: Study | None) -> list[str]:
-    """All data sets of the protocol; of a study those for which it lists values."""
+    """Return all data sets of the protocol; of a study those for which it lists values."""
     listed = [set(values) for values in (study.vary.values() if study else ()) if isinstance(values, dict)]
     return [name for name in protocol.data if all(name in names for names in listed)]
 
@@ -231,7 +231,7 @@ def _check_heads(heads: Sequence[str], protocol: Protocol, study: Study | None) 
 def _with_heads(
     searches: Sequence[Search], heads: Sequence[str], datasets: Mapping[str, Dataset]
 ) -> tuple[list[Search], list[str]]:
-    """Every search with every head, without methods that are designed for a head of another kind."""
+    """Return every search with every head, without methods that are designed for a head of another kind."""
     result, left_out = list[Search](), dict[str, list[str]]()
     for head in dict.fromkeys(heads):
         for search in searches:

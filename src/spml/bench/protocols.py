@@ -84,12 +84,12 @@ class Search:
     head: str = ""
 
     def points(self) -> list[Experiment]:
-        """The experiment at every combination of the values."""
+        """Return the experiment at every combination of the values."""
         names, values = list(self.space), itertools.product(*self.space.values())
         return [self.base.changed(dict(zip(names, point, strict=True))) for point in values]
 
     def paper_setting(self, paper: Paper | None) -> str:
-        """The column of the paper's table: the protocol's, or else the varied value."""
+        """Return the column of the paper's table: the protocol's, or else the varied value."""
         if paper and paper.setting:
             return paper.setting
         return self.value.partition(".")[0] if isinstance(self.value, str) else str(self.value)
@@ -129,7 +129,7 @@ class Protocol:
                 )
 
     def entries(self, names: Sequence[str] | None = None) -> list[str]:
-        """The given entries, or all. A method that the protocol does not list is used with its defaults."""
+        """Return the given entries, or all. A method that the protocol does not list is used with its defaults."""
         for name in names or ():
             if name not in self.methods and name not in METHODS:
                 raise InputError(unknown_name("method", name, {*self.methods, *METHODS}))
@@ -177,7 +177,7 @@ class Protocol:
         return Search(base, grid)
 
     def searches(self, data: Sequence[str], entries: Sequence[str], search: str) -> list[Search]:
-        """Every method on every data set."""
+        """Return every method on every data set."""
         return [self.search_of(entry, name, search) for name in data for entry in entries]
 
 
@@ -316,7 +316,7 @@ def _checked_draw(location: str, table: Any) -> dict[str, Any]:
 
 
 def _train_types(linear: bool) -> dict[str, Any]:
-    """The settings of training and their types, without the seed, which `seeds` lists."""
+    """Return the settings of training and their types, without the seed, which `seeds` lists."""
     kinds = {**get_type_hints(TrainSettings), "views": dict}
     return {name: kind for name, kind in kinds.items() if name != "seed" and (name in _LINEAR_SETTINGS or not linear)}
 
@@ -335,7 +335,7 @@ def _train_settings(table: Mapping[str, Any], location: str, linear: bool) -> Tr
 
 
 def _linear_init(parts: Iterable[Mapping[str, Any]], location: str) -> LinearInit | None:
-    """The linear phase of an entry, with the values of its data set; None if the entry has none."""
+    """Return the linear phase of an entry, with the values of its data set; None if the entry has none."""
     tables = [part["linear_init"] for part in parts if part.get("linear_init") is not None]
     for table in tables:
         check_keys(f"{location}: linear_init", table, get_type_hints(LinearInit))

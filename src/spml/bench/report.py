@@ -94,7 +94,7 @@ def _curves(results: Sequence[RunResult]) -> Html | None:
 
 
 def _pictured(results: Sequence[RunResult], runner: Runner) -> tuple[list[RunFolder], list[str]]:
-    """The chosen runs of a protocol on one data set, at most of the first seed; and entries without weights."""
+    """Return the chosen runs of a protocol on one data set, at most of the first seed; and entries without weights."""
     heads = [result.search.head for result in results]
     chosen = [result for result in results if result.chosen and not result.search.varied]
     chosen = [result for result in chosen if result.search.head == heads[0]]  # of one head: names appear once

@@ -75,7 +75,7 @@ class Runner:
         self.interrupted: threading.Event | None = None  # in a worker: set when a run should end soon
 
     def rows(self, experiments: Sequence[Experiment]) -> list[Row]:
-        """The result of every experiment, in their order; missing ones are run first."""
+        """Return the result of every experiment, in their order; missing ones are run first."""
         self.out.mkdir(parents=True, exist_ok=True)
         missing = {self.path(experiment): experiment for experiment in experiments if not self.done(experiment)}
         if missing:
@@ -89,14 +89,14 @@ class Runner:
         return [read_row(self.path(experiment)) for experiment in experiments]
 
     def path(self, experiment: Experiment) -> Path:
-        """The file of an experiment's result."""
+        """Return the file of an experiment's result."""
         identity = [experiment.record(), self.dataset(experiment).fingerprint(), code_version(experiment.method)]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
         name = f"{experiment.method}-{digest}"
         return self.out / f"{name}.json" if experiment.features else self.out / name / "result.json"
 
     def done(self, experiment: Experiment) -> bool:
-        """Whether the experiment has a result. Does not compute features."""
+        """Return whether the experiment has a result. Does not compute features."""
         source = self.sources[experiment.data]
         if experiment.features and source.feature_file is None:
             inputs = self._images(experiment)
@@ -105,7 +105,7 @@ class Runner:
         return self.path(experiment).exists()
 
     def dataset(self, experiment: Experiment) -> Dataset:
-        """The images of an experiment's data set, or its features: those that come with it, or computed ones."""
+        """Return the images of an experiment's data set, or its features: those that come with it, or computed ones."""
         if not experiment.features:
             return self._images(experiment)
         key = (experiment.data, experiment.backbone, experiment.image_size)
@@ -114,7 +114,7 @@ class Runner:
         return self._with_features[key]
 
     def finished(self, experiment: Experiment) -> RunFolder | None:
-        """The experiment as a finished run, for the report; None if its predictions were not kept."""
+        """Return the experiment as a finished run, for the report; None if its predictions were not kept."""
         path = self.path(experiment)
         if experiment.features:
             exists = path.with_suffix(".safetensors").exists()

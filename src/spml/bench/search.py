@@ -102,7 +102,7 @@ def execute(
 
 
 def _best(experiments: Sequence[Experiment], seeds: Sequence[int], runner: Runner) -> Experiment:
-    """The experiment with the highest score, the first of equals; a single one need not have run."""
+    """Return the experiment with the highest score, the first of equals; a single one need not have run."""
     if len(experiments) == 1:
         return experiments[0]
     return max(experiments, key=lambda candidate: _score(candidate, seeds, runner))
@@ -155,7 +155,7 @@ def _explain_lost_storage(address: str | None) -> Iterator[None]:
 def _ask_optuna(
     search: Search, seeds: Sequence[int], runner: Runner, options: Optuna, storage: Any
 ) -> list[Experiment]:
-    """The distinct settings that optuna tried on all machines with this storage."""
+    """Return the distinct settings that optuna tried on all machines with this storage."""
     import optuna
     from optuna.trial import TrialState
 

@@ -64,7 +64,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def with_corrected(rows: Sequence[dict[str, Any]], *group: str) -> list[dict[str, Any]]:
-    """Rows with their p-values as text and corrected: all rows with equal values in `group` are one family."""
+    """Return rows with their p-values as text and corrected: all rows with equal values in `group` are one family."""
     families: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         if row["p"] is not None:

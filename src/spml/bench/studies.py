@@ -76,7 +76,7 @@ class Study:
     intervals: bool = False
 
     def searches(self, data: Sequence[str], entries: Sequence[str], search: str) -> list[Search]:
-        """Every entry at every value, on every data set."""
+        """Return every entry at every value, on every data set."""
         searches = []
         methods = [METHODS[self.protocol.methods.get(entry, {}).get("method", entry)] for entry in entries]
         if "k" in self.vary and not any(method.needs.k or "k" in method.setting_types() for method in methods):
@@ -149,7 +149,7 @@ MEASURES = {
 
 
 def is_study(name: str) -> bool:
-    """Whether this is the name or the file of a study."""
+    """Return whether this is the name or the file of a study."""
     if name in packaged_files("protocols") or name in packaged_files("studies"):
         return name in packaged_files("studies")
     return not {"run", "images", "features"}.isdisjoint(read_toml("studies", name))
@@ -193,7 +193,7 @@ def load_study(name: str, *, features: bool, changes: Sequence[str] = ()) -> Stu
 
 
 def _side(stem: str, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The table [images] or [features]."""
+    """Return the table [images] or [features]."""
     other = "images" if name == "features" else "features"
     if name not in raw:
         hint = "leave --features out" if name == "features" else "give --features"
@@ -216,7 +216,7 @@ def _check_run(stem: str, raw: Mapping[str, Any], run: Any) -> None:
 def _apply_changes(
     stem: str, raw: Mapping[str, Any], side: dict[str, Any], folder: Path, changes: Sequence[str]
 ) -> Protocol:
-    """The protocol of a study, with the changes of its side, of its file and of the user."""
+    """Return the protocol of a study, with the changes of its side, of its file and of the user."""
     name = side.pop("protocol")
     merged = read_toml("protocols", name, folder=folder)
     make_protocol(Path(name).stem, merged)  # so that an error in that file names that file

@@ -14,7 +14,7 @@ _MAX_DEPTH = 8  # levels of tables in a file
 
 
 def packaged_files(kind: str) -> dict[str, Path]:
-    """The files of the package in `files/protocols`, `files/studies` or `files/papers`, by name."""
+    """Return the files of the package in `files/protocols`, `files/studies` or `files/papers`, by name."""
     folder = Path(str(resources.files(__package__))) / "files" / kind
     return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".toml", ".csv")}
 

@@ -31,7 +31,7 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
 def is_first_process() -> bool:
-    """Whether this is the only process, or the first of those started by torchrun."""
+    """Return whether this is the only process, or the first of those started by torchrun."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -103,7 +103,7 @@ def serve(application, host: str, port: int | None, browser: bool) -> None:  # t
 
 
 def login_name() -> str:
-    """The name of the person at this computer."""
+    """Return the name of the person at this computer."""
     import getpass
 
     try:

@@ -111,7 +111,7 @@ class ViewParameters:
         return len(self.flip)
 
     def take(self, rows: Any) -> ViewParameters:
-        """The parameters of the given rows (a slice, or row numbers), such as one process's part of a batch."""
+        """Return the parameters of the given rows (a slice, or row numbers), such as one process's part of a batch."""
         strong = self.strong
         if strong is not None:
             names = ("cutout_centre", "operation", "level", "jitter", "grey")
@@ -166,7 +166,7 @@ def _draw_strong(rows: int, settings: ViewSettings, generator: torch.Generator) 
 
 
 def _level(name: str, strength: float) -> tuple[float, float]:
-    """The level of an operation at a strength between 0 and 1, for the negative and the positive sign."""
+    """Return the level of an operation at a strength between 0 and 1, for the negative and the positive sign."""
     if name in _FACTORS:
         return 1 - 0.9 * strength, 1 + 0.9 * strength
     if name == "posterize":
@@ -211,7 +211,7 @@ def _strong(images: Tensor, strong: StrongParameters) -> Tensor:
 
 
 def _cutout(images: Tensor, strong: StrongParameters) -> Tensor:
-    """A copy with a mid-grey square around each centre, clipped at the border."""
+    """Return a copy with a mid-grey square around each centre, clipped at the border."""
     if strong.cutout_side == 0:
         return images.clone()
     inside = []

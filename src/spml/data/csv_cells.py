@@ -34,7 +34,7 @@ def guard(table: pa.Table) -> pa.Table:
 
 
 def guard_text(value: T) -> T | str:
-    """The same for one cell; values other than strings are returned as they are."""
+    """Return the same for one cell; values other than strings are returned as they are."""
     return f"'{value}" if isinstance(value, str) and re.match(f"'*{_FORMULA}", value) else value
 
 

@@ -118,7 +118,7 @@ def _detect(path: Path) -> str:
 
 
 def is_text_folder(path: Path) -> bool:
-    """Whether `open_data` detects a folder per class with texts."""
+    """Return whether `open_data` detects a folder per class with texts."""
     return path.is_dir() and _layouts(path).get("texts", False)
 
 
@@ -147,7 +147,7 @@ def _layouts(path: Path) -> dict[str, bool]:
 
 
 def _holds_texts(path: Path) -> bool:
-    """Whether there are text files and no images in the subfolders; the search ends at the first image."""
+    """Return whether there are text files and no images in the subfolders; the search ends at the first image."""
     texts = False
     for folder, folders, files in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -163,7 +163,7 @@ def _tables(path: Path) -> list[Path]:
 
 
 def _only_table(path: Path) -> Path:
-    """The table in a folder, or the folder itself if it holds one table in several parquet files."""
+    """Return the table in a folder, or the folder itself if it holds one table in several parquet files."""
     tables = _tables(path)
     if len(tables) > 1 and all(_SHARD.fullmatch(table.name) for table in tables):
         return path
@@ -185,7 +185,7 @@ def _function(kind: str) -> Callable[..., Dataset]:
 
 
 def format_options(kind: str) -> list[str]:
-    """The names of the options that `open_data` accepts for a format."""
+    """Return the names of the options that `open_data` accepts for a format."""
     function = _function(kind)
     available = [name for name in inspect.signature(function).parameters if name not in ("path", "options")]
     for shared in get_args(get_type_hints(function).get("options")):  # Unpack[a TypedDict]
@@ -204,7 +204,7 @@ def _check_options(kind: str, options: dict[str, Any]) -> None:
 
 
 def _as_json(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options as JSON holds them, with absolute paths; the features of a pack are a name inside it."""
+    """Return the options as JSON holds them, with absolute paths; the features of a pack are a name inside it."""
     recorded = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     for name in _PATH_OPTIONS:
         if isinstance(recorded.get(name), str) and not (kind == "pack" and name == "features"):

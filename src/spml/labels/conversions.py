@@ -23,7 +23,7 @@ CODINGS = {
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell is empty: None, an empty string or NaN."""
+    """Return whether a cell is empty: None, an empty string or NaN."""
     return value is None or (isinstance(value, str) and not value) or (isinstance(value, float) and isnan(value))
 
 
@@ -62,7 +62,7 @@ def single_from_names(names: Sequence[Any], classes: Sequence[str]) -> Int32:
 
 
 def column_names(matrix: Any) -> list[str] | None:
-    """The columns of a DataFrame, if they are strings."""
+    """Return the columns of a DataFrame, if they are strings."""
     columns = list(matrix.columns) if hasattr(matrix, "columns") and hasattr(matrix, "to_numpy") else []
     return columns if columns and all(isinstance(name, str) for name in columns) else None
 
@@ -184,7 +184,7 @@ def detect_coding(matrix: npt.NDArray[Any]) -> Coding:
 
 
 def detect_text(rows: Sequence[Any]) -> Literal["names", "lists"] | None:
-    """Whether the rows are strings or lists of strings; None if they are neither."""
+    """Return whether the rows are strings or lists of strings; None if they are neither."""
     filled = [row for row in rows if not is_missing(row)]
     if all(isinstance(row, str) for row in filled):
         return "names"

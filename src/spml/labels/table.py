@@ -674,7 +674,7 @@ class Labels:
         )
 
     def _known_entries(self) -> Entries:
-        """The table as sparse rows that list every known label."""
+        """Return the table as sparse rows that list every known label."""
         entries = self.entries()
         if entries.default == 0:
             return entries

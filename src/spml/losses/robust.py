@@ -188,7 +188,7 @@ def _robust_value(
 def _robust_derivative(
     logits: Tensor, labels: Tensor, positive_power: float, negative_power: float, *schedule: float
 ) -> Tensor:
-    """The slope of (1 - p^q)/q is -p^q (1 - p); with 1 - p in place of p it is (1 - p)^q p."""
+    """The derivative of (1 - p^q)/q is -p^q (1 - p); with 1 - p in place of p it is (1 - p)^q p."""
     p, rest = torch.sigmoid(logits), torch.sigmoid(-logits)
     belief, weight = _belief_and_weight(p, *schedule)
     as_positive = -rest * torch.exp(-positive_power * positive_term(logits))

@@ -118,7 +118,7 @@ def _channels_last(classifier: Classifier) -> Features:
 
 
 def _onnx_streams(classifier: Classifier, images: Tensor) -> Features:
-    """The features by onnxruntime: the rows of a batch are divided among single-threaded streams."""
+    """Return the features by onnxruntime: the rows of a batch are divided among single-threaded streams."""
     import onnxruntime
 
     class Pooled(nn.Module):

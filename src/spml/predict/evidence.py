@@ -33,7 +33,7 @@ def evidence(network: Classifier, image: UInt8, labels: Sequence[int]) -> list[t
 
 
 def highlight(image: UInt8, weights: torch.Tensor) -> UInt8:
-    """The image in dark grey, with its own colours and a warm glow where the weights (h, w) are high."""
+    """Return the image in dark grey, with its own colours and a warm glow where the weights (h, w) are high."""
     height, width, _ = image.shape
     weights = weights.float().clamp(min=0)
     large = interpolate(weights[None, None], (height, width), mode="bicubic", align_corners=False)[0, 0]
@@ -45,7 +45,7 @@ def highlight(image: UInt8, weights: torch.Tensor) -> UInt8:
 
 
 def marked_words(encoder: TfidfEncoder, text: str, weights: npt.NDArray[np.floating]) -> list[tuple[str, float]]:
-    """The text in pieces, each with a share of 0 to 1: what it adds to a label, relative to the strongest piece.
+    """Return the text in pieces, each with a share of 0 to 1: what it adds to a label, relative to the strongest piece.
 
     Shares below 0.15 are 0, and neighbouring pieces with a share of 0 are one. `weights` (D,) are those of the label.
     """

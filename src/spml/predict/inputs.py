@@ -117,7 +117,7 @@ def _feature_rows(store: FeatureStore, spec: InputSpec) -> InputRows:
 def _store_rows(
     store: ImageStore | FeatureStore, names: Sequence[object], read: Callable[[Rows], torch.Tensor], size: int
 ) -> InputRows:
-    """The rows of a store in blocks of `size`; the next block is read while one is processed."""
+    """Return the rows of a store in blocks of `size`; the next block is read while one is processed."""
 
     def block(number: int) -> InputBlock:
         rows = np.arange(number * size, min((number + 1) * size, len(store)))
@@ -152,7 +152,7 @@ def _feature_blocks(inputs: Any, spec: InputSpec) -> InputRows:
 
 
 def _images(item: Any) -> list[Any]:
-    """The images of one item: a path or PIL image is one, an array or tensor of four dimensions is several."""
+    """Return the images of one item: a path or PIL image is one, an array or tensor of four dimensions is several."""
     if isinstance(item, (str, PathLike)):
         return list(list_files([Path(item)], SUFFIXES, "image"))
     if isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 4:
@@ -186,7 +186,7 @@ def _image_tensor(image: Any, row: int, size: int, policy: Policy) -> torch.Tens
 
 
 def _channels_first(image: npt.NDArray[Any] | torch.Tensor, row: int) -> torch.Tensor:
-    """An array (H, W), (H, W, 3) or (3, H, W) as a (3, H, W) tensor of uint8 in 0..255 or float32 in 0..1."""
+    """Return an array (H, W), (H, W, 3) or (3, H, W) as a (3, H, W) tensor of uint8 in 0..255 or float32 in 0..1."""
     last_first = (2, 0) if isinstance(image, np.ndarray) else (0, 2)  # which axis is tried first for the channels
     pixels = torch.from_numpy(np.array(image)) if isinstance(image, np.ndarray) else image.detach().cpu()
     if pixels.ndim == 2:
@@ -207,7 +207,7 @@ def _channels_first(image: npt.NDArray[Any] | torch.Tensor, row: int) -> torch.T
 
 
 def list_files(paths: Iterable[Path], suffixes: tuple[str, ...], noun: str) -> list[Path]:
-    """The files among these paths, and those with the given suffixes in these folders, in order."""
+    """Return the files among these paths, and those with the given suffixes in these folders, in order."""
     paths, files = list(paths), []
     for path in paths:
         if path.is_dir():

@@ -116,7 +116,7 @@ class Predictor:
         return self._decide()
 
     def cpu_copy(self) -> "Predictor":
-        """The same predictor with a copy of the network on the CPU."""
+        """Return the same predictor with a copy of the network on the CPU."""
         network = copy.deepcopy(self.network)
         return Predictor(
             self.folder,
@@ -134,12 +134,12 @@ class Predictor:
         return independent_network(self.network)
 
     def probabilities(self, block: InputBlock) -> Float32:
-        """The network's probability of every class, (B, L)."""
+        """Return the network's probability of every class, (B, L)."""
         return self.predict(block).probabilities
 
     @torch.inference_mode()
     def predict(self, block: InputBlock) -> Predictions:
-        """The network's predictions for some rows."""
+        """Return the network's predictions for some rows."""
         independent: Float32 | None = None
         if isinstance(self.network, FeatureModel):
             probability, independent = (part.astype(np.float32) for part in self.network.predict(self._features(block)))

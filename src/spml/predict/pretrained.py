@@ -70,7 +70,7 @@ class PretrainedConfig(TypedDict):
 
 
 def is_pretrained(folder: Path) -> bool:
-    """Whether `save_pretrained` wrote this folder."""
+    """Return whether `save_pretrained` wrote this folder."""
     return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
 
 
@@ -190,7 +190,7 @@ def _decision_record(predictor: Predictor) -> dict[str, Any] | None:
 
 
 def _as_lists(value: Any) -> Any:
-    """A nested record with lists instead of arrays and tuples."""
+    """Return a nested record with lists instead of arrays and tuples."""
     if isinstance(value, dict):
         return {name: _as_lists(inner) for name, inner in value.items()}
     if isinstance(value, tuple):

@@ -58,7 +58,7 @@ def _open_csv(path: Path, spec: InputSpec, label_column: str | None) -> InputRow
 
 
 def table_rows(path: Path, table: pa.Table, spec: InputSpec, label_column: str | None = None) -> InputRows:
-    """The rows of a table in memory; `path` names it in errors."""
+    """Return the rows of a table in memory; `path` names it in errors."""
     reader, size = TableReader(path, table.schema, spec, label_column), spec.rows_per_block
     starts = range(0, table.num_rows, size)
     return InputRows(table.num_rows, (reader.block(table.slice(start, size), start) for start in starts))
@@ -105,7 +105,7 @@ class TableReader:
                 self._texts(table, column)  # a wrong type is found without reading a row
 
     def _named_inputs(self, table: pa.Table, used: Sequence[str]) -> list[str]:
-        """The columns of features or texts."""
+        """Return the columns of features or texts."""
         spec, names = self.spec, table.column_names
         if missing := [name for name in spec.columns if name not in names]:
             others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -144,7 +144,7 @@ class TableReader:
         return self.id is not None or self.is_path
 
     def block(self, part: pa.Table, start: int = 0) -> InputBlock:
-        """The block of these rows; `start` is the number of the first row."""
+        """Return the block of these rows; `start` is the number of the first row."""
         rows = self.read(part, start)
         inputs = rows.tolist() if self.spec.texts else torch.from_numpy(rows)
         return InputBlock(self.names(part, start), inputs, self.observed(part))
@@ -159,7 +159,7 @@ class TableReader:
         return None if self.label is None else self._texts(part, self.label)
 
     def read(self, part: pa.Table, start: int = 0) -> npt.NDArray[Any]:
-        """The network's input: uint8 images (B, 3, S, S), float32 features (B, D), or texts (B,)."""
+        """Return the network's input: uint8 images (B, 3, S, S), float32 features (B, D), or texts (B,)."""
         if self.spec.texts:
             kind = part.schema.field(self.inputs[0]).type
             if not columns.is_text(kind):
@@ -168,7 +168,7 @@ class TableReader:
         return self._features(part, start) if self.spec.image_size is None else self._images(part, start)
 
     def _texts(self, part: pa.Table, column: str) -> list[Any]:
-        """The cells of a column of ids, labels or paths."""
+        """Return the cells of a column of ids, labels or paths."""
         try:
             texts: list[Any] = compute.cast(part[column], pa.string()).to_pylist()
         except pa.ArrowException as error:
@@ -206,7 +206,7 @@ class TableReader:
 
 
 def _file_content(cell: Any) -> Any:
-    """The bytes of a cell, or its path where it has no bytes."""
+    """Return the bytes of a cell, or its path where it has no bytes."""
     if not isinstance(cell, dict):
         return cell
     return cell.get("path") if cell["bytes"] is None else cell["bytes"]

@@ -36,7 +36,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_label(number: float) -> str:
-    """A number for a tick: 1.5k, 0.25, 3."""
+    """Return a number for a tick: 1.5k, 0.25, 3."""
     for unit, sign in ((1e6, "M"), (1e3, "k")):
         if abs(number) >= unit:
             return with_minus_sign(f"{number / unit:.4g}{sign}")
@@ -66,7 +66,7 @@ class Axis:
     def over(
         values: Iterable[float], label: str = "", *, log: bool = False, whole: bool = False, room: float = 0.06
     ) -> "Axis":
-        """An axis that spans these values, with a margin."""
+        """Return an axis that spans these values, with a margin."""
         finite = [v for v in values if math.isfinite(v) and (v > 0 or not log)]
         low, high = min(finite, default=1.0), max(finite, default=1.0)
         if log:
@@ -100,7 +100,7 @@ class Plane:
         return round(self.height - BOTTOM - self.y.share(value) * (self.height - TOP - BOTTOM), 1)
 
     def drawing(self, *parts: Html, description: str, grid: bool = True) -> Html:
-        """The axes and the parts on top of them as one SVG, with a description for screen readers."""
+        """Return the axes and the parts on top of them as one SVG, with a description for screen readers."""
         right, floor = WIDTH - RIGHT, self.height - BOTTOM
         marks: list[Html] = []
         for value, text in self.y.places():

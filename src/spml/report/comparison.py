@@ -66,7 +66,7 @@ class MethodGroup:
         return float(np.mean(values)) if values else float("nan")
 
     def class_mean(self, metric: Callable[[RunTables], Float64 | None]) -> Float64 | None:
-        """The mean over seeds of one value per class; None if a run has none."""
+        """Return the mean over seeds of one value per class; None if a run has none."""
         values = [metric(tables) for tables in self.runs]
         return None if any(v is None for v in values) else np.mean(np.stack([v for v in values if v is not None]), 0)
 
@@ -179,7 +179,7 @@ def _ranking(all_groups: Sequence[MethodGroup]) -> Callable[[RunTables], float]:
 
 
 def _best_group(all_groups: Sequence[MethodGroup]) -> MethodGroup:
-    """The best method that is not a reference."""
+    """Return the best method that is not a reference."""
     usable = [group for group in all_groups if not group.reference] or all_groups
     return max(usable, key=lambda group: _or_lowest(group.mean(_ranking(all_groups))))
 

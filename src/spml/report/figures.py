@@ -28,7 +28,7 @@ class Series:
 
     @staticmethod
     def averaged(name: str, values: Mapping[float, Sequence[float]]) -> "Series":
-        """The mean of the values at each x and, if any x has several, their standard deviation."""
+        """Return the mean of the values at each x and, if any x has several, their standard deviation."""
         xs, repeated = sorted(values), any(len(at) > 1 for at in values.values())
         spread = [float(np.std(values[x], ddof=1)) if len(values[x]) > 1 else 0.0 for x in xs]
         return Series(name, xs, [float(np.mean(values[x])) for x in xs], spread if repeated else None)
@@ -40,7 +40,7 @@ def colour(index: int) -> str:
 
 
 def figure(title: str, *parts: Html | None, note: str = "") -> Html:
-    """A titled chart with a note on how to read it."""
+    """Return a titled chart with a note on how to read it."""
     caption = tag("figcaption", tag("h3", title), tag("p", note) if note else None)
     return tag("figure", caption, *parts, class_="card figure")
 
@@ -57,7 +57,7 @@ def legend(names: Sequence[str], marks: Sequence[str]) -> Html | None:
 
 
 def numbers(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "Show numbers") -> Html:
-    """The numbers of a chart, as a collapsed table."""
+    """Return the numbers of a chart, as a collapsed table."""
     head = tag("tr", *(tag("th", cell, scope="col") for cell in header))
     body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
     table = tag(

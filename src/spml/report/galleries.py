@@ -35,7 +35,7 @@ _CHIPS = 8
 
 
 def pixels(run: RunFolder, row: int) -> UInt8 | None:
-    """A row's image (H, W, 3), or None if it has none or it can no longer be read."""
+    """Return a row's image (H, W, 3), or None if it has none or it can no longer be read."""
     if not isinstance(run.store, ImageStore):
         return None
     try:
@@ -46,7 +46,7 @@ def pixels(run: RunFolder, row: int) -> UInt8 | None:
 
 
 def marked_text(tables: RunTables, row: int, label: int) -> Html | None:
-    """The beginning of a row's text, with the words that speak for a label marked; None without texts."""
+    """Return the beginning of a row's text, with the words that speak for a label marked; None without texts."""
     run = tables.run
     if not isinstance(run.store, TextStore):
         return None
@@ -62,7 +62,7 @@ def marked_text(tables: RunTables, row: int, label: int) -> Html | None:
 
 
 def picture(image: UInt8, alt: str, size: int) -> Html:
-    """An image as an embedded JPEG, at most `size` pixels wide."""
+    """Return an image as an embedded JPEG, at most `size` pixels wide."""
     thumbnail = Image.fromarray(image)
     if thumbnail.width > size:
         thumbnail = thumbnail.resize((size, size), Image.Resampling.LANCZOS)
@@ -73,7 +73,7 @@ def picture(image: UInt8, alt: str, size: int) -> Html:
 
 
 def kind_of(tables: RunTables, row: int, label: int) -> str:
-    """The kind of a label in a row: a key of `KINDS`, or "absent"."""
+    """Return the kind of a label in a row: a key of `KINDS`, or "absent"."""
     if tables.observed[row, label] > 0:
         return "given"
     if tables.present[row, label] and tables.observed[row, label] == 0:
@@ -144,7 +144,7 @@ def _bar(tables: RunTables, row: int, label: int, kind: str, focus: bool) -> Htm
 
 
 def gallery(title: str, note: str, cards: Sequence[Html]) -> Html | None:
-    """A titled grid of cards; None without cards."""
+    """Return a titled grid of cards; None without cards."""
     if not cards:
         return None
     return tag("div", tag("h3", title), tag("p", note), tag("ul", *cards, class_="gallery"), class_="pictures")

@@ -100,13 +100,13 @@ def loss_landscape(
 
 
 def training_labels(run: RunFolder) -> Labels:
-    """The labels the run was trained on: the observed labels, or the truth for a reference."""
+    """Return the labels the run was trained on: the observed labels, or the truth for a reference."""
     source = run.truth if trained_on_more_labels(run) and run.truth is not None else run.labels
     return source.subset(run.train)
 
 
 def own_loss(run: RunFolder, labels: Labels) -> Loss:
-    """The objective of the run's method, with its state at the best epoch."""
+    """Return the objective of the run's method, with its state at the best epoch."""
     settings: Mapping[str, Any] = {key: value for key, value in run.record["method"].items() if key != "name"}
     trained: Method = method(run.method, **settings)
     state, _ = read_tensors(run.folder / "best-memory.safetensors")

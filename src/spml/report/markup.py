@@ -51,7 +51,7 @@ def count(number: int, row_noun: str = "", plural: str = "") -> str:
 
 
 def percent(share: float) -> str:
-    """A fraction in percent. Only 1 is shown as 100%, only 0 as 0%."""
+    """Return a fraction in percent. Only 1 is shown as 100%, only 0 as 0%."""
     if share != share:
         return "–"
     if 0 < share < 0.005:
@@ -62,5 +62,5 @@ def percent(share: float) -> str:
 
 
 def score_text(share: float) -> str:
-    """A score in [0, 1], shown in percent as in the papers."""
+    """Return a score in [0, 1], shown in percent as in the papers."""
     return "–" if share != share else f"{100 * share:.1f}"

@@ -68,7 +68,7 @@ def _single_run_page(tables: RunTables) -> str:
 
 
 def page(title: str, kicker: str, opening: Html, parts: Sequence[Section]) -> str:
-    """The HTML document. Its content security policy forbids loading anything and running other scripts."""
+    """Return the HTML document. Its content security policy forbids loading anything and running other scripts."""
     digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     head = tag(

@@ -42,7 +42,7 @@ class Section:
 
 
 def chart_section(id: str, title: str, charts: Iterable[Html | None], intro: str = "") -> Iterator[Section]:
-    """A section of charts; none without charts."""
+    """Yield a section of charts; none without charts."""
     if shown := [chart for chart in charts if chart is not None]:
         yield Section(id, title, tag("div", *shown, class_="figures"), intro)
 
@@ -63,7 +63,7 @@ def row_noun(run: RunFolder) -> str:
 
 
 def method_in_words(run: RunFolder) -> Html:
-    """The method's name, description and paper."""
+    """Return the method's name, description and paper."""
     if run.cross_fitted and run.method == "auto":
         return tag("span", tag("b", run.method), ": linear learner and forests, chosen by cross-validation")
     known = METHODS.get(run.method)
@@ -76,7 +76,7 @@ def tile(value: str, name: str, note: str = "") -> Html:
 
 
 def summary(tables: RunTables) -> Html:
-    """The result of a run in one sentence and a few large numbers."""
+    """Return the result of a run in one sentence and a few large numbers."""
     run = tables.run
     warning = None
     if trained_on_more_labels(run):
@@ -131,14 +131,14 @@ def _result_tiles(tables: RunTables) -> Iterator[Html]:
 
 
 def _observed(tables: RunTables) -> int:
-    """The number of observed labels."""
+    """Return the number of observed labels."""
     return int((tables.observed[tables.rows] > 0).sum())
 
 
 def sections(
     tables: RunTables, prefix: str = "", *, per_gallery: int = 8, size: int = 192, evidence: bool = True
 ) -> Iterator[Section]:
-    """All sections of one run, with `per_gallery` pictures of at most `size` pixels in each gallery."""
+    """Yield all sections of one run, with `per_gallery` pictures of at most `size` pixels in each gallery."""
     if per_gallery:
         yield pictures(tables, prefix, per_gallery, size)
     yield from _candidates(tables.run, prefix)
@@ -374,7 +374,7 @@ def _settings(run: RunFolder) -> Html:
 
 
 def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """A nested record as (dotted name, value) pairs."""
+    """Yield a nested record as (dotted name, value) pairs."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from flat(inner, f"{name}.{key}" if name else str(key))

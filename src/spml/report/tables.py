@@ -148,11 +148,11 @@ class RunTables:
 
 
 def mean(values: Float64) -> float:
-    """The mean of the values that are not NaN."""
+    """Return the mean of the values that are not NaN."""
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if len(defined) else float("nan")
 
 
 def trained_on_more_labels(run: RunFolder) -> bool:
-    """Whether the run was trained on labels other than the observed ones: a reference, not a usable method."""
+    """Return whether the run was trained on labels other than the observed ones: a reference, not a usable method."""
     return bool(run.labels.subset(run.train).fingerprint() != run.record["data"]["labels"])

@@ -34,13 +34,13 @@ PALETTE = {
 
 
 def variables(dark: bool) -> str:
-    """The palette as CSS custom properties."""
+    """Return the palette as CSS custom properties."""
     return "".join(f"--{name}:{colours[dark]};" for name, colours in PALETTE.items())
 
 
 @cache
 def style() -> str:
-    """The page's style sheet. By default the theme follows the system's preference."""
+    """Return the page's style sheet. By default the theme follows the system's preference."""
     light, dark = variables(False), variables(True)
     return (
         f":root{{color-scheme:light;{light}}}"
@@ -51,7 +51,7 @@ def style() -> str:
 
 @cache
 def script() -> str:
-    """The page's script: the switch between light and dark themes."""
+    """Return the page's script: the switch between light and dark themes."""
     return _file("page.js")
 
 

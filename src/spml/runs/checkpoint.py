@@ -67,7 +67,7 @@ def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """An optimiser's state by parameter position."""
+    """Return an optimiser's state by parameter position."""
 
     def entries() -> Iterator[tuple[str, Tensor]]:
         for position, state in optimiser.state_dict()["state"].items():

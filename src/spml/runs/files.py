@@ -102,6 +102,6 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 digest of a file."""
+    """Return the SHA-256 digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

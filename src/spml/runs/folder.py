@@ -61,7 +61,7 @@ Network: TypeAlias = Classifier | FeatureModel
 
 
 def best_network(folder: Path) -> Network:
-    """The network of a run's best epoch."""
+    """Return the network of a run's best epoch."""
     path = folder / "best.safetensors"
     tensors, record = read_tensors(path, BestRecord)
     network = stored_network(path, record["model"], tensors)
@@ -69,7 +69,7 @@ def best_network(folder: Path) -> Network:
 
 
 def stored_network(path: Path, model: dict[str, Any], tensors: Mapping[str, Tensor]) -> Network:
-    """The network that a file describes, with its weights; raises `InputError` if they do not fit each other.
+    """Return the network that a file describes, with its weights; raises `InputError` if they do not fit each other.
 
     A damaged description could ask for terabytes: a layer that the file does not hold is never allocated.
     """
@@ -103,7 +103,7 @@ def stored_network(path: Path, model: dict[str, Any], tensors: Mapping[str, Tens
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """All numbers in a nested description."""
+    """Yield all numbers in a nested description."""
     if isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _numbers(part)
@@ -112,12 +112,12 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def new_network(model: dict[str, Any]) -> Network:
-    """A network as described in run.json, with random weights."""
+    """Return a network as described in run.json, with random weights."""
     return feature_model_from_description(model) if "learners" in model else classifier_from_description(model)
 
 
 def read_encoder(folder: Path) -> TextEncoder | None:
-    """The encoder of a run on texts; None for any other run."""
+    """Return the encoder of a run on texts; None for any other run."""
     path = folder / ENCODER
     if not path.exists():
         return None
@@ -178,7 +178,7 @@ class RunFolder:
         return self.labels.classes
 
     def describe(self) -> dict[str, Any]:
-        """A summary of the run: data, method, settings, best epoch."""
+        """Return a summary of the run: data, method, settings, best epoch."""
         return {
             "data": self.source["path"],
             "rows": f"{len(self.train)} train, {len(self.validation)} held out, {len(self.test)} test",
@@ -189,7 +189,7 @@ class RunFolder:
         }
 
     def epochs(self) -> list[dict[str, Any]]:
-        """The log lines of kind "epoch"."""
+        """Return the log lines of kind "epoch"."""
         return [line for line in self.log if line["kind"] == "epoch"]
 
     @property
@@ -209,7 +209,7 @@ class RunFolder:
         return next((line.get("summary", "") for line in reversed(self.log) if line["kind"] == "end"), "")
 
     def candidates(self) -> list[dict[str, Any]]:
-        """The log lines of kind "candidate"."""
+        """Return the log lines of kind "candidate"."""
         return [line for line in self.log if line["kind"] == "candidate"]
 
     @cached_property
@@ -218,7 +218,7 @@ class RunFolder:
         return read_encoder(self.folder)
 
     def network(self) -> Network:
-        """The network of the best epoch, on the CPU, in evaluation mode."""
+        """Return the network of the best epoch, on the CPU, in evaluation mode."""
         return best_network(self.folder)
 
     @cached_property
@@ -290,7 +290,7 @@ def open_run(folder: str | Path) -> RunFolder:
 
 
 def run_settings(run: RunFolder) -> dict[str, Any]:
-    """The arguments of `spml.train` that a run was trained with; None for those that do not apply.
+    """Return the arguments of `spml.train` that a run was trained with; None for those that do not apply.
 
     A file of weights is not among them: a run records its name, not its path.
     """
@@ -376,7 +376,7 @@ def _read_labels(path: Path, classes: Sequence[str], rows: int) -> Labels:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """A summary of the run in a folder and its files; also works for unfinished runs."""
+    """Return a summary of the run in a folder and its files; also works for unfinished runs."""
     if (folder / "run.json").exists() and not (folder / PREDICTIONS).exists():
         record = cast(dict[str, Any], read_run_record(folder))
         summary: dict[str, Any] = {"state": f"unfinished. {_RESUME}"}

@@ -39,7 +39,7 @@ _TRACKERS: dict[str, Callable[[Path], Tracker]] = {"tensorboard": _tensorboard, 
 
 
 def tracker(name: str, folder: Path) -> Tracker:
-    """A tracker by name. Trackers need the extra `track`."""
+    """Return a tracker by name. Trackers need the extra `track`."""
     if name not in _TRACKERS:
         raise InputError(f"track must be one of {', '.join(_TRACKERS)}, not {name!r}")
     try:
@@ -61,7 +61,7 @@ class RunLog:
             write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def has(self, kind: str) -> bool:
-        """Whether there is a line of this kind."""
+        """Return whether there is a line of this kind."""
         return self.path.exists() and any(line["kind"] == kind for line in read_log(self.path))
 
     def write(self, kind: str, step: int, **values: Any) -> None:
@@ -75,7 +75,7 @@ class RunLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a log. A killed run may leave its last line incomplete."""
+    """Return all complete lines of a log. A killed run may leave its last line incomplete."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:

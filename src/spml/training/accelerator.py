@@ -28,7 +28,7 @@ class EagerAccelerator:
         """Nothing to record."""
 
     def forward(self, network: nn.Module, inputs: Tensor) -> Any:
-        """The network's outputs."""
+        """Return the network's outputs."""
         return network(inputs)
 
     def gradients(self) -> AbstractContextManager[None]:
@@ -69,7 +69,7 @@ Accelerator: TypeAlias = "EagerAccelerator | GpuAccelerator"
 
 
 def choose_accelerator(device: torch.device, accelerate: bool = True) -> Accelerator:
-    """The device's accelerator if wanted and available, else eager execution."""
+    """Return the device's accelerator if wanted and available, else eager execution."""
     if accelerate and device.type == "cpu":
         return CpuAccelerator()
     if accelerate and device.type == "cuda":

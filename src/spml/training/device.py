@@ -49,7 +49,7 @@ def default_precision(device: torch.device) -> str:
 
 
 def step_seed(seed: int, step: int, stream: int) -> int:
-    """An independent seed for every combination of seed, step and stream."""
+    """Return an independent seed for every combination of seed, step and stream."""
     return int(np.random.SeedSequence([seed, step, stream]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

@@ -44,19 +44,19 @@ class Processes:
         return np.minimum(np.arange(self.rank * size, (self.rank + 1) * size), total - 1)
 
     def count_own(self, total: int) -> int:
-        """The number of positions in `share` that are not repeats."""
+        """Return the number of positions in `share` that are not repeats."""
         size = -(-total // self.count)
         return max(0, min(size, total - self.rank * size))
 
     def gather(self, values: Tensor, total: int) -> Tensor:
-        """The whole batch from the shares of all processes. Differentiable."""
+        """Return the whole batch from the shares of all processes. Differentiable."""
         if self.count == 1:
             return values
         gathered: Tensor = _Gather.apply(values.contiguous(), self)
         return gathered[:total]
 
     def outputs(self, network: Callable[[Tensor], Any], view: Tensor, total: int) -> Outputs:
-        """The network's outputs for the whole batch, of which `view` is this process's share."""
+        """Return the network's outputs for the whole batch, of which `view` is this process's share."""
         outputs = network(view.contiguous(memory_format=torch.channels_last) if view.dim() == 4 else view)
         others = (None if part is None else self.gather(part, total) for part in (outputs.embeddings, outputs.maps))
         return Outputs(self.gather(outputs.logits, total), *others)

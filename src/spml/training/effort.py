@@ -109,7 +109,7 @@ class DefaultModel(NamedTuple):
 
 
 def default_model(options: TrainOptions, device: torch.device) -> DefaultModel:
-    """A backbone with good frozen features where these are used, otherwise one that is trained fast.
+    """Return a backbone with good frozen features where these are used, otherwise one that is trained fast.
 
     Examples
     --------
@@ -133,5 +133,5 @@ def _why_not_frozen(method: str, backbone: str) -> str | None:
 
 
 def several_processes() -> bool:
-    """Whether torchrun started this process as one of several: they train one network together."""
+    """Return whether torchrun started this process as one of several: they train one network together."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1

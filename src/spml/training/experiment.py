@@ -112,7 +112,7 @@ class Experiment:
         early_stopping: int | None = None,
         k: float | None = None,
     ) -> Self:
-        """A linear head on features.
+        """Return a linear head on features.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class Experiment:
         return cls(method, settings or {}, train, k, features=True)
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """A copy with some values replaced.
+        """Return a copy with some values replaced.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class Experiment:
         return result
 
     def seeded(self, seed: int) -> Self:
-        """A copy with another seed."""
+        """Return a copy with another seed."""
         return replace(self, train=replace(self.train, seed=seed))
 
     def record(self) -> dict[str, Any]:

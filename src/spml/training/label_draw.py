@@ -81,7 +81,7 @@ class LabelDraw:
         return self.positives <= 1 and self.negatives == 0 and self.drop is None
 
     def select(self, dataset: Dataset, need: str = "positives") -> tuple[Int64, Labels]:
-        """The training rows to use, and the labels that a method may learn from.
+        """Return the training rows to use, and the labels that a method may learn from.
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ class LabelDraw:
         return rows, labels
 
     def count(self, dataset: Dataset) -> int:
-        """The number of training rows to use."""
+        """Return the number of training rows to use."""
         return max(1, round(self.rows * len(dataset.train)))
 
     def _rows(self, dataset: Dataset) -> Int64:

@@ -118,7 +118,7 @@ def run_experiment(
 
 
 def build_network(experiment: Experiment, method: Method, dataset: Dataset) -> Classifier:
-    """The untrained network of an experiment; its weights depend on the seed alone."""
+    """Return the untrained network of an experiment; its weights depend on the seed alone."""
     torch.manual_seed(experiment.train.seed)
     classes = len(dataset.classes)
     store = dataset.tensor_store
@@ -131,7 +131,7 @@ def build_network(experiment: Experiment, method: Method, dataset: Dataset) -> C
 
 
 def head_of(experiment: Experiment, method: Method, dataset: Dataset) -> str:
-    """The head of an experiment on images. LinearInit trains the method's own head, which is linear."""
+    """Return the head of an experiment on images. LinearInit trains the method's own head, which is linear."""
     if experiment.head or experiment.linear_init:
         return experiment.head or method.needs.head
     rows = len(dataset.train) if experiment.draw is None else experiment.draw.count(dataset)
@@ -140,14 +140,14 @@ def head_of(experiment: Experiment, method: Method, dataset: Dataset) -> str:
 
 
 def default_head(method: Method, backbone: str, classes: int, rows: int, epochs: int, batch_size: int) -> str:
-    """The method's head; on a pretrained backbone its larger one, if there are enough steps to train it."""
+    """Return the method's head; on a pretrained backbone its larger one, if there are enough steps to train it."""
     larger = method.needs.pretrained_head
     enough = epochs * math.ceil(rows / batch_size) >= ENOUGH_STEPS and classes <= MAX_CLASSES
     return larger if larger and enough and backbone not in WITHOUT_WEIGHTS else method.needs.head
 
 
 def without_unreadable_rows(dataset: Dataset, notify: Callable[[str], None]) -> Dataset:
-    """The data set without rows whose image cannot be read; the user gets a message."""
+    """Return the data set without rows whose image cannot be read; the user gets a message."""
     good = dataset.store.good_rows
     if len(good) == len(dataset):
         return dataset
@@ -192,7 +192,7 @@ def _log_unreadable_images(run: Trainer, dataset: Dataset) -> None:
 
 
 def with_drawn_labels(dataset: Dataset, draw: LabelDraw | None) -> Dataset:
-    """The data set with the training rows and labels of a draw, and no known labels for other rows."""
+    """Return the data set with the training rows and labels of a draw, and no known labels for other rows."""
     if draw is None or draw == LabelDraw():
         return dataset
     rows, labels = draw.select(dataset)

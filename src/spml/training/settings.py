@@ -77,18 +77,18 @@ class TrainSettings:
             check_rules(self, (name, getattr(self, name) in allowed, f"be one of {', '.join(allowed)}"))
 
     def as_record(self) -> dict[str, object]:
-        """The settings that decide the outcome, as plain values for a JSON file."""
+        """Return the settings that decide the outcome, as plain values for a JSON file."""
         record = dataclasses.asdict(self)
         record.pop("checkpoint_seconds")
         return record
 
     def rate_at(self, progress: float) -> float:
-        """The learning rate after the share `progress` of all steps."""
+        """Return the learning rate after the share `progress` of all steps."""
         return self.learning_rate * rate_factor(self.schedule, progress, self.warm_up)
 
 
 def rate_factor(schedule: str, progress: float, warm_up: float = 0.0) -> float:
-    """The learning rate at `progress` in [0, 1], as a share of the highest one."""
+    """Return the learning rate at `progress` in [0, 1], as a share of the highest one."""
     if schedule == "constant":
         return min(1.0, progress / warm_up) if warm_up > 0 else 1.0
     if schedule == "one-cycle":  # from 1/25 to 1, then to 1e-4 / 25, each along half a cosine

@@ -20,7 +20,7 @@ NUMBER = re.compile(  # also with thousands separators or a decimal comma
 
 
 def usual_column(kind: str, names: Sequence[str]) -> str | None:
-    """The column with a usual name for this kind."""
+    """Return the column with a usual name for this kind."""
     plain = {"".join(c for c in name.casefold() if c not in " -_"): name for name in reversed(names)}
     return next((plain[name] for name in _USUAL[kind].split() if name in plain), None)
 

@@ -23,7 +23,7 @@ _MIN_TEXT = 20  # characters: a column whose cells are shorter on average looks 
 
 
 def existing_column(path: Path, table: pa.Table, option: str, name: str) -> str:
-    """The column the user chose, or an error that lists the columns."""
+    """Return the column the user chose, or an error that lists the columns."""
     if name in table.column_names:
         return name
     near = difflib.get_close_matches(name, table.column_names, n=1)
@@ -61,7 +61,7 @@ def open_table(
 
 
 def image_columns(path: Path) -> list[str]:
-    """The columns of a parquet file, or of a folder of them, that hold image contents."""
+    """Return the columns of a parquet file, or of a folder of them, that hold image contents."""
     path = shards(path)[0]
     if path.suffix.lower() not in (".parquet", ".pq"):
         return []
@@ -114,7 +114,7 @@ def label_matrix(
 
 
 def is_binary(column: pa.ChunkedArray) -> bool:
-    """Whether all cells are 0, 1, -1 or empty, and not all of them empty."""
+    """Return whether all cells are 0, 1, -1 or empty, and not all of them empty."""
     if pa.types.is_boolean(column.type):
         return True
     if not is_number(column.type) or column.null_count == len(column):
@@ -123,7 +123,7 @@ def is_binary(column: pa.ChunkedArray) -> bool:
 
 
 def image_column(table: pa.Table, names: list[str], embedded: Sequence[str]) -> str | None:
-    """The column of images: by its name, or because it holds image files, or paths of them."""
+    """Return the column of images: by its name, or because it holds image files, or paths of them."""
     if guess := usual_column("image", [*embedded, *names]):
         return guess
     if embedded:
@@ -136,7 +136,7 @@ def image_column(table: pa.Table, names: list[str], embedded: Sequence[str]) -> 
 
 
 def feature_columns(table: pa.Table, used: Iterable[str]) -> list[str]:
-    """The first column of lists of numbers, else all unused columns of numbers or of true and false."""
+    """Return the first column of lists of numbers, else all unused columns of numbers or of true and false."""
     taken = {*used, usual_column("index", table.column_names)}
     fields = [field for field in table.schema if field.name not in taken]
     lists = [field.name for field in fields if is_list(field.type) and is_number(field.type.value_type)]
@@ -145,7 +145,7 @@ def feature_columns(table: pa.Table, used: Iterable[str]) -> list[str]:
 
 
 def unused_columns(path: Path, table: pa.Table, used: Sequence[str]) -> list[str]:
-    """The columns that are neither features nor anything else, except an index.
+    """Return the columns that are neither features nor anything else, except an index.
 
     Raises `InputError` for a column of numbers that are not written as such, or in which a few cells are no numbers:
     leaving it out silently would change the result.
@@ -168,12 +168,12 @@ def unused_columns(path: Path, table: pa.Table, used: Sequence[str]) -> list[str
 
 
 def free_texts(table: pa.Table, used: Iterable[str]) -> list[str]:
-    """The unused columns of strings."""
+    """Return the unused columns of strings."""
     return [field.name for field in table.schema if field.name not in used and is_text(field.type)]
 
 
 def text_column(table: pa.Table, used: Sequence[str], *, labels_known: bool) -> str | None:
-    """The column of texts, by its name or, if the labels are known, the unused one with the longest texts.
+    """Return the column of texts, by its name or, if the labels are known, the unused one with the longest texts.
 
     None if the table has features: an unused column of numbers. Columns of 0 and 1 may be labels that are not known.
     """
@@ -189,7 +189,7 @@ def text_column(table: pa.Table, used: Sequence[str], *, labels_known: bool) -> 
 
 
 def feature_matrix(path: Path, table: pa.Table, names: list[str], first: int = 0) -> npt.NDArray[np.float32]:
-    """The columns as a matrix (N, D); every cell must be a number. In errors, rows are counted from `first`."""
+    """Return the columns as a matrix (N, D); every cell must be a number. In errors, rows are counted from `first`."""
     for name in names:
         if table[name].null_count:
             row = table[name].to_pylist().index(None)

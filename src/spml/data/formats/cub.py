@@ -72,7 +72,7 @@ def _attribute_names(root: Path) -> Path:
 
 
 def _numbered(path: Path) -> list[str]:
-    """The values of lines "number value", numbered from 1."""
+    """Return the values of lines "number value", numbered from 1."""
     values = []
     for index, line in enumerate(read_lines(path), start=1):
         number, _, value = line.partition(" ")

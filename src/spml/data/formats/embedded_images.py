@@ -15,7 +15,7 @@ from spml.json_text import parse_json
 
 
 def holds_images(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds image files: bytes, or Hugging Face's struct of `bytes` and `path`."""
+    """Return whether a column of this type holds image files: bytes, or Hugging Face's struct of `bytes` and `path`."""
     if pa.types.is_struct(kind):
         return kind.get_field_index("bytes") >= 0 and holds_images(kind.field("bytes").type)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
@@ -64,7 +64,7 @@ def _rows_without_bytes(file: Any, column: str, is_struct: bool) -> list[int]:
 
 
 def class_names(schema: pa.Schema, column: str) -> list[str] | None:
-    """The names of a column of Hugging Face's class numbers, which the table's metadata hold."""
+    """Return the names of a column of Hugging Face's class numbers, which the table's metadata hold."""
     try:
         feature = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
         feature = feature.get("feature", feature)  # of a list

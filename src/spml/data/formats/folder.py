@@ -74,7 +74,7 @@ def from_text_folder(path: FilePath, *, validation_share: float | None = None, s
 
 
 def _read(root: Path, noun: str, suffixes: tuple[str, ...]) -> tuple[list[str], Labels, list[str], list[str]]:
-    """The files below a folder per class with their labels, notes and the split of each."""
+    """Return the files below a folder per class with their labels, notes and the split of each."""
     if not root.is_dir():
         raise InputError(f"{root}: no such folder.")
     found, left_out = files_below(root, suffixes, _class_of)
@@ -144,13 +144,13 @@ def _in_folders_first(name: str) -> tuple[list[str], str]:
 
 
 def _class_of(name: str) -> str:
-    """The folder of a class, with that of its split."""
+    """Return the folder of a class, with that of its split."""
     top, _, rest = name.partition("/")
     return f"{top}/{rest.partition('/')[0]}" if top.casefold() in SPLITS else top
 
 
 def _leads_back(entry: os.DirEntry[str], real_path: str) -> bool:
-    """Whether this is a link to one of its parent folders."""
+    """Return whether this is a link to one of its parent folders."""
     parents = Path(entry.path).parents
     return entry.is_symlink() and any(real_path == os.path.realpath(above) for above in parents)
 
@@ -160,7 +160,7 @@ def hidden(name: str) -> bool:
 
 
 def _by_class(root: Path, names: list[str], noun: str) -> tuple[list[_File], list[str], list[str]]:
-    """The files with split and class, the sorted classes, and notes."""
+    """Return the files with split and class, the sorted classes, and notes."""
     tops = {name.partition("/")[0] for name in names if "/" in name}
     has_splits = "train" in {SPLITS.get(top.casefold()) for top in tops} and all(
         top.casefold() in SPLITS for top in tops

@@ -91,7 +91,7 @@ def _check_same_rows(*tables: tuple[Path, pa.Table, dict[str, str]]) -> None:
 
 
 def _images(path: Path, table: pa.Table, column: str | None, root: Path) -> tuple[ImageStore, list[str]]:
-    """The images of a table and their names."""
+    """Return the images of a table and their names."""
     if column is None:
         raise InputError(f"{path}: no column contains image paths or texts: set image_column or text_column.")
     if column in columns.image_columns(path):
@@ -106,13 +106,13 @@ def _images(path: Path, table: pa.Table, column: str | None, root: Path) -> tupl
 
 
 def _relative(name: str, root: Path, row: int) -> str:
-    """The path of an image from its root; for images elsewhere, the row number and the file name."""
+    """Return the path of an image from its root; for images elsewhere, the row number and the file name."""
     path = Path(os.path.relpath(root / name, root))
     return f"{row}-{path.name}" if ".." in path.parts else path.as_posix()
 
 
 def _full(path: Path, parsed: TableLabels, names: list[str]) -> Labels:
-    """All labels: what a list does not contain is absent."""
+    """Return all labels: what a list does not contain is absent."""
     labels = parsed.table(path, names)
     matrix = labels.dense()
     if isinstance(parsed.rows, list):

@@ -21,7 +21,7 @@ def texts(column: pa.ChunkedArray) -> list[str]:
 def label_lists(
     path: Path, name: str, column: pa.ChunkedArray, separator: str | None
 ) -> tuple[list[list[str]], list[str]]:
-    """The labels in each cell, and notes. With `separator` "" a cell is one label; None guesses it."""
+    """Return the labels in each cell, and notes. With `separator` "" a cell is one label; None guesses it."""
     kind, notes = column.type, []
     if is_list(kind):
         lists = [[str(label) for label in cell or () if label is not None] for cell in column.to_pylist()]
@@ -65,7 +65,7 @@ def _whole_numbers(path: Path, name: str, cells: list[str]) -> list[str]:
 
 
 def _separator(cells: list[str]) -> str:
-    """The separator of several labels in a cell; "" if a cell is one label.
+    """Return the separator of several labels in a cell; "" if a cell is one label.
 
     A comma may belong to a name ("Paris, France"). It is a separator only if most parts also occur in other cells.
     """

@@ -104,7 +104,7 @@ def check_counts(dataset: Dataset) -> list[str]:
 
 
 def _concepts(root: Path) -> list[str]:
-    """The concepts in the order of their list or of their label files, which is alphabetical in both cases."""
+    """Return the concepts in the order of their list or of their label files, which is alphabetical in both cases."""
     for listed in (root / "Concepts81.txt", root / "ConceptsList" / "Concepts81.txt"):
         if listed.is_file():
             concepts = read_lines(listed)

@@ -96,14 +96,14 @@ def from_truth(
 
 
 def need_file(path: Path, archive: str) -> Path:
-    """The path of an official file; if it is missing, the error names the archive."""
+    """Return the path of an official file; if it is missing, the error names the archive."""
     if not path.is_file():
         raise InputError(f"{path}: no such file. Unpack {archive} and keep its folders.")
     return path
 
 
 def _need_images(folder: Path, names: Sequence[str], archive: str) -> list[Path]:
-    """The paths of images in a folder; raises if one is missing."""
+    """Return the paths of images in a folder; raises if one is missing."""
     files_in = {directory: set(_listed(folder / directory)) for directory in {os.path.dirname(name) for name in names}}
     missing = [name for name in names if os.path.basename(name) not in files_in[os.path.dirname(name)]]
     if missing:

@@ -196,7 +196,7 @@ def _split(
 
 
 def _label_arrays(truth: Labels, parts: tuple[Int64, Int64, Int64], seed: int) -> dict[str, Any]:
-    """The content of `labels.npz`, with single positives of the training and validation rows."""
+    """Return the content of `labels.npz`, with single positives of the training and validation rows."""
     assert truth.ids is not None
     rows = np.sort(np.concatenate(parts[:2]))
     observed = np.full(len(truth), -1, np.int32)
@@ -248,7 +248,7 @@ def _read_texts(path: Path) -> Iterator[str]:
 
 
 def _read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of `labels.npz`, checked; `labels` are +1, -1, and 0 where they are unknown."""
+    """Return the arrays of `labels.npz`, checked; `labels` are +1, -1, and 0 where they are unknown."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; a pack is a folder with labels.npz.")
     path = folder / "labels.npz"

@@ -83,7 +83,7 @@ def scenes(train: int = 4000, test: int = 1000, size: int = 48, seed: int = 0) -
 
 
 def _stamps(rng: np.random.Generator, size: int) -> tuple[_Stamps, _Stamps]:
-    """The stamps of training and test scenes."""
+    """Return the stamps of training and test scenes."""
     from sklearn.datasets import load_digits
 
     data = load_digits()

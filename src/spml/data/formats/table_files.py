@@ -49,7 +49,7 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
 
 
 def is_csv(path: Path) -> bool:
-    """Whether the suffix is that of a CSV file."""
+    """Return whether the suffix is that of a CSV file."""
     return path.suffix.lower() in (".csv", ".tsv")
 
 
@@ -62,7 +62,7 @@ def _read_folder(path: Path) -> pa.Table:
 
 
 def _read_parquet(path: Path) -> tuple[pa.Table, list[str], int]:
-    """A table without its columns of images; the names of all columns, and the number of rows."""
+    """Return a table without its columns of images; the names of all columns, and the number of rows."""
     metadata = pa.parquet.read_metadata(path)
     schema = metadata.schema.to_arrow_schema()
     table = pa.parquet.read_table(path, columns=[field.name for field in schema if not holds_images(field.type)])
@@ -98,7 +98,7 @@ def _check_header(path: Path, names: Sequence[str]) -> None:
 
 
 def _read_csv(path: Path, parse: Any, convert: Any, *, header: bool = False) -> Any:
-    """The table in a CSV file, or its header; a cell larger than the usual blocks makes the file one block."""
+    """Return the table in a CSV file, or its header; a cell larger than the usual blocks makes the file one block."""
 
     def read(options: Any) -> Any:
         if not header:
@@ -134,7 +134,7 @@ def check_table(path: Path, names: Sequence[str], rows: int) -> None:
 
 
 def _looks_like_numbers(names: Sequence[str]) -> bool:
-    """Whether all names are numbers, but do not number the columns."""
+    """Return whether all names are numbers, but do not number the columns."""
     if not all(NUMBER.fullmatch(name.strip()) for name in names):
         return False
     return [name.strip() for name in names] not in (
@@ -143,14 +143,14 @@ def _looks_like_numbers(names: Sequence[str]) -> bool:
 
 
 def _delimiter(path: Path) -> str:
-    """The most frequent of comma, semicolon and tab in the header."""
+    """Return the most frequent of comma, semicolon and tab in the header."""
     with path.open(encoding="utf-8-sig") as file:
         header = file.readline()
     return max((",", ";", "\t"), key=header.count)
 
 
 def without_guards(path: Path, table: pa.Table, names: Iterable[str]) -> pa.Table:
-    """The table with these columns of names as they were before `spml` wrote them as CSV."""
+    """Return the table with these columns of names as they were before `spml` wrote them as CSV."""
     if is_csv(path):
         for name in dict.fromkeys(names):
             table = table.set_column(table.column_names.index(name), name, unguard(table[name]))
@@ -158,5 +158,5 @@ def without_guards(path: Path, table: pa.Table, names: Iterable[str]) -> pa.Tabl
 
 
 def shards(path: Path) -> list[Path]:
-    """The parquet files of a folder, in order; of a file, the file."""
+    """Return the parquet files of a folder, in order; of a file, the file."""
     return sorted(path.glob("*.parquet")) if path.is_dir() else [path]

@@ -47,7 +47,7 @@ class TableLabels:
         return f"{len(self.columns)} columns of 0 and 1, {self.columns[0]!r} to {self.columns[-1]!r}"
 
     def merged(self, path: Path, names: list[str], groups: list[list[int]]) -> TableLabels:
-        """The labels of groups of rows that show the same image."""
+        """Return the labels of groups of rows that show the same image."""
         if isinstance(self.rows, list):
             lists = [list(dict.fromkeys(label for row in group for label in self.rows[row])) for group in groups]
             return replace(self, rows=lists)
@@ -135,7 +135,7 @@ def check_order(path: Path, table: pa.Table, labels: Iterable[str]) -> None:
 
 
 def _class_name(path: Path, row: int, names: list[str], number: str) -> str:
-    """The name of a class number in Hugging Face's layout, where -1 means unlabelled."""
+    """Return the name of a class number in Hugging Face's layout, where -1 means unlabelled."""
     if not number.isdecimal() or int(number) >= len(names):
         raise InputError(f"{path}: {row_label(row)} has the label {number}: class numbers are 0 to {len(names) - 1}.")
     return names[int(number)]

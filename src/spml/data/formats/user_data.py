@@ -56,7 +56,7 @@ def from_images(
     seed: int = 1200,
     **options: Unpack[ImageOptions],
 ) -> Dataset:
-    """A data set of images, see `from_known`."""
+    """Return a data set of images, see `from_known`."""
     store = ImageStore(images, size, **options)
     return from_known(name, store, labels, notes, splits, validation_share=validation_share, seed=seed)
 
@@ -71,7 +71,7 @@ def from_known(
     validation_share: float | None,
     seed: int,
 ) -> Dataset:
-    """A data set of labels with ids and a split per row: train, validation or test; by default train.
+    """Return a data set of labels with ids and a split per row: train, validation or test; by default train.
 
     If no row is for validation, `hold_out` chooses some of the training rows: by default a fifth of images, and none of
     features and texts.

@@ -122,7 +122,7 @@ def from_voc_annotations(path: FilePath, **options: Unpack[UserOptions]) -> Data
 
 
 def voc_root(path: Path) -> Path | None:
-    """The folder VOC2012, which is `path` or below it; None if there is none."""
+    """Return the folder VOC2012, which is `path` or below it; None if there is none."""
     roots = (path, path / "VOC2012", path / "VOCdevkit" / "VOC2012")
     return next((root for root in roots if any((root / "ImageSets" / "Main").glob("*train*.txt"))), None)
 
@@ -153,7 +153,7 @@ def _annotation(path: Path) -> _Scene:
 
 
 def _number(path: Path, element: ElementTree.Element, field: str, subject: str) -> float:
-    """A number in the annotation, 0 if it is missing."""
+    """Return a number in the annotation, 0 if it is missing."""
     text = element.findtext(field) or "0"
     try:
         number = float(text)

@@ -98,7 +98,7 @@ def decode_image(source: FilePath | bytes | Image.Image, size: int, policy: Poli
 
 
 def decode_whole(source: FilePath | bytes, longest: int, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """An image in RGB, upright, in its own shape and with at most `longest` pixels per side.
+    """Return an image in RGB, upright, in its own shape and with at most `longest` pixels per side.
 
     Raises `UnreadableImage`.
     """
@@ -137,7 +137,7 @@ def _decode_with(
 
 
 def image_suffix(content: bytes) -> str:
-    """The usual suffix of an image file, by its header; raises `UnreadableImage`."""
+    """Return the usual suffix of an image file, by its header; raises `UnreadableImage`."""
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             kind = str(image.format)

@@ -135,7 +135,7 @@ class FeatureStore:
                 self.finite_batch(rows)
 
     def _surely_finite(self, rows: npt.NDArray[np.int64]) -> bool:
-        """Whether these consecutive rows are finite, if there is a fast way to find out."""
+        """Return whether these consecutive rows are finite, if there is a fast way to find out."""
         if self._tensor is not None:
             return False
         part = slice(int(rows[0]), int(rows[-1]) + 1)
@@ -151,7 +151,7 @@ class FeatureStore:
         return bool((block.view(np.uint16) & 0x7C00).max(initial=0) < 0x7C00)
 
     def fingerprint(self) -> str:
-        """A digest of all features as float32, which does not depend on where and in which type they are stored.
+        """Return a digest of all features as float32, which does not depend on where and in which type they are stored.
 
         Sparse and dense copies of a matrix differ.
         """
@@ -164,7 +164,7 @@ class FeatureStore:
         return digest.hexdigest()
 
     def batch(self, rows: Any, pin: bool = False) -> torch.Tensor:
-        """The given rows as a float32 tensor (B, dim).
+        """Return the given rows as a float32 tensor (B, dim).
 
         Parameters
         ----------
@@ -193,7 +193,7 @@ class FeatureStore:
         return self._array[rows] if self.is_sparse else self._dense(rows)
 
     def subset(self, rows: npt.NDArray[np.int64]) -> FeatureStore:
-        """A store of the given rows; the store itself if they are all rows in order."""
+        """Return a store of the given rows; the store itself if they are all rows in order."""
         if len(rows) == len(self) and bool((rows == np.arange(len(self))).all()):
             return self
         part = self._array[rows] if self._tensor is None else self._tensor[torch.from_numpy(rows)]
@@ -217,7 +217,7 @@ class FeatureStore:
             self._pages.fetch(row_indices(rows, len(self)))
 
     def order(self, rows: npt.NDArray[np.int64], batch_size: int, draw: np.random.Generator) -> npt.NDArray[np.int64]:
-        """A random order for an epoch, as positions in `rows`. It depends on the file and `draw` alone.
+        """Return a random order for an epoch, as positions in `rows`. It depends on the file and `draw` alone.
 
         Rows of a large file are shuffled in two steps: pieces of neighbouring rows come in random order, and so do
         the rows within a window of several pieces. Each piece is read once per epoch.
@@ -233,7 +233,7 @@ class FeatureStore:
         return order
 
     def reading(self, rows: npt.NDArray[np.int64], batch_size: int, first: int = 0) -> Iterator[int]:
-        """The numbers of the batches of these rows, from `first` on, while later rows are read from the file.
+        """Yield the numbers of the batches of these rows, from `first` on, while later rows are read from the file.
 
         This only changes how long `batch` takes.
         """
@@ -314,7 +314,7 @@ def _sparse_digest(matrix: Any) -> str:
 
 
 def first_not_finite(block: torch.Tensor) -> tuple[int, int] | None:
-    """Row and column of the first NaN or infinity of a matrix, None without any."""
+    """Return row and column of the first NaN or infinity of a matrix, None without any."""
     if not block.numel():
         return None
     low, high = torch.aminmax(block)  # NaN if any entry is; ten times faster than isfinite

@@ -45,14 +45,14 @@ class ImageSources:
         return len(self._sources)
 
     def name(self, row: int) -> str:
-        """The path of an image, followed by its place in a zip file or table."""
+        """Return the path of an image, followed by its place in a zip file or table."""
         source = self._sources[row]
         if isinstance(source, ParquetCell):
             return f"{source.path}, row {source.row + 1}"
         return source if isinstance(source, str) else "/".join(source)
 
     def read(self, row: int, limit: int) -> str | bytes:
-        """The path of an image file, or the content of one inside another file, of at most `limit` bytes."""
+        """Return the path of an image file, or the content of one inside another file, of at most `limit` bytes."""
         source = self._sources[row]
         if isinstance(source, str):
             return source
@@ -61,7 +61,7 @@ class ImageSources:
         return self._archives.read(*source, limit=limit)
 
     def content(self, row: int) -> bytes:
-        """The encoded image."""
+        """Return the encoded image."""
         found = self.read(row, limit=2**40)
         if isinstance(found, bytes):
             return found
@@ -72,7 +72,7 @@ class ImageSources:
             raise UnreadableImage(f"the image cannot be read ({error.strerror})") from error
 
     def fingerprint(self) -> str:
-        """A digest of sizes and checksums, of whole images in zip files: the same for copies in another folder.
+        """Return a digest of sizes and checksums, of whole images in zip files: the same for copies in another folder.
 
         Of other files the checksum covers the first 16 KiB, which differ between compressed images. Reading all bytes
         would take as long as decoding the images.
@@ -199,7 +199,7 @@ class _ParquetTables:
         return self._open[path]
 
     def _group(self, file: Any, cell: ParquetCell, group: int) -> Any:
-        """The images of a row group, from memory if it was used lately."""
+        """Return the images of a row group, from memory if it was used lately."""
         import pyarrow as pa
 
         column = cell.column

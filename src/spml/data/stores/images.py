@@ -58,7 +58,7 @@ class _Decoding(NamedTuple):
     parts: list[Future[None]]
 
     def wait(self) -> torch.Tensor:
-        """The batch, or the error of its first image that cannot be used."""
+        """Return the batch, or raise the error of its first image that cannot be used."""
         for part in self.parts:
             part.result()
         return self.pixels
@@ -149,7 +149,7 @@ class ImageStore:
 
     @classmethod
     def from_array(cls, pixels: UInt8) -> ImageStore:
-        """A store of decoded images: uint8 (N, 3, S, S), not copied."""
+        """Return a store of decoded images: uint8 (N, 3, S, S), not copied."""
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] != 3 or pixels.shape[2] != pixels.shape[3]:
             raise InputError(
                 f"images are a uint8 array of shape (N, 3, S, S), not {pixels.dtype} of shape {pixels.shape}."
@@ -187,7 +187,7 @@ class ImageStore:
         return self._sources.name(row)
 
     def content(self, row: int) -> tuple[bytes, str]:
-        """The encoded image of a row as it is stored, and the suffix of its format."""
+        """Return the encoded image of a row as it is stored, and the suffix of its format."""
 
         def read(row: int) -> tuple[bytes, str]:
             content = self._sources.content(row)
@@ -196,7 +196,7 @@ class ImageStore:
         return self._readable(row, read)
 
     def whole(self, row: int, longest: int) -> Image.Image:
-        """The image of a row for a person: upright, in its own shape, with at most `longest` pixels per side."""
+        """Return the image of a row for a person: upright, in its own shape, with at most `longest` pixels per side."""
         if self._from_array or self._device_pixels is not None:
             image = Image.fromarray(self.batch([row])[0].permute(1, 2, 0).cpu().numpy())
             image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
@@ -207,7 +207,7 @@ class ImageStore:
         )
 
     def fingerprint(self) -> str:
-        """A digest of the images: sizes and checksums of files and zip members, bytes of arrays.
+        """Return a digest of the images: sizes and checksums of files and zip members, bytes of arrays.
 
         Copies of the data in another folder have the same.
         """
@@ -242,7 +242,7 @@ class ImageStore:
         return np.setdiff1d(np.arange(len(self)), np.fromiter(self._bad, np.int64, len(self._bad)))
 
     def _cache_key(self) -> str:
-        """A digest of what decides the pixels."""
+        """Return a digest of everything that decides the pixels."""
         settings = ["spml images 2", len(self), self.size, self.policy, self._max_pixels]
         digest = hashlib.sha256(json.dumps(settings).encode())
         for stamp in self._sources.stamps():
@@ -267,7 +267,7 @@ class ImageStore:
         self._all_read()
 
     def batch(self, rows: Any, pin: bool = False) -> torch.Tensor:
-        """The given rows as a uint8 tensor (B, 3, size, size).
+        """Return the given rows as a uint8 tensor (B, 3, size, size).
 
         Parameters
         ----------
@@ -306,7 +306,7 @@ class ImageStore:
         first: int = 0,
         share: Callable[[int], npt.NDArray[np.int64]] = np.arange,
     ) -> Iterator[int]:
-        """The numbers of the batches of these rows, from `first` on, while the next batch is decoded.
+        """Yield the numbers of the batches of these rows, from `first` on, while the next batch is decoded.
 
         `share(n)` gives the positions in a batch of n rows that will be requested. This only changes how long `batch`
         takes. It does nothing if the images are kept.
@@ -470,7 +470,7 @@ def _cores() -> int:
 
 
 def _with_progress(items: Iterable[_Item], progress: bool, title: str, total: int | None = None) -> Iterator[_Item]:
-    """The items, with a progress bar on standard error if wanted."""
+    """Yield the items, with a progress bar on standard error if wanted."""
     if not progress:
         yield from items
         return

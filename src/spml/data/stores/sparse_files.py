@@ -58,7 +58,7 @@ def read_sparse(path: Path) -> Any:
 
 
 def _description(path: Path, archive: zipfile.ZipFile) -> tuple[str, tuple[int, int], list[str]]:
-    """The format of the matrix, its shape and the names of its arrays."""
+    """Return the format of the matrix, its shape and the names of its arrays."""
     members = {name.removesuffix(".npy") for name in archive.namelist()}
     if not {"format", "shape", "data"} <= members:
         raise InputError(

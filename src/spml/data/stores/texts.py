@@ -65,13 +65,13 @@ class TextStore:
         return np.arange(len(self))
 
     def texts(self, rows: Any = None) -> list[str]:
-        """The texts of the given rows; by default of all rows."""
+        """Return the texts of the given rows; by default of all rows."""
         if rows is None:
             return list(self._texts)
         return [self._texts[row] for row in row_indices(rows, len(self)).tolist()]
 
     def notes(self) -> list[str]:
-        """A sentence about empty texts, if there are any."""
+        """Return a sentence about empty texts, if there are any."""
         if not len(self.empty_rows):
             return []
         return [f"{len(self.empty_rows)} of {len(self)} texts are empty, for example row {self.empty_rows[0] + 1}."]
@@ -80,7 +80,7 @@ class TextStore:
         """Texts need no preparation; for the same signature as `ImageStore.prepare`."""
 
     def fingerprint(self) -> str:
-        """A digest of all texts."""
+        """Return a digest of all texts."""
         digest = hashlib.sha256()
         for text in self._texts:
             content = text.encode("utf-8", "surrogatepass")

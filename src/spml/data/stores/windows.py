@@ -195,5 +195,5 @@ class RunReader:
 
 
 def round_up(size: Any) -> Any:
-    """The next multiple of ALIGNED, of a number or of an array."""
+    """Return the next multiple of ALIGNED, of a number or of an array."""
     return -(-size // ALIGNED) * ALIGNED

@@ -65,7 +65,7 @@ class FeatureCache:
         self.file = file
 
     def complete(self, images: ImageKeys, compute: Callable[[npt.NDArray[np.int64]], Float32]) -> Float32:
-        """The features (N, D) of images; `compute` is called with the positions of those that are missing."""
+        """Return the features (N, D) of images; `compute` is called with the positions of those that are missing."""
         keys = images.keys
         kept_keys, kept = self._read()
         row_of = {key: row for row, key in enumerate(kept_keys)}
@@ -86,7 +86,7 @@ class FeatureCache:
         return out
 
     def has(self, images: ImageKeys) -> bool:
-        """Whether the features of all these images are kept."""
+        """Return whether the features of all these images are kept."""
         return set(images.keys) <= set(self._read()[0])
 
     def _read(self) -> tuple[list[bytes], Float32]:
@@ -122,7 +122,7 @@ class FeatureCache:
 def open_cache(
     classifier: Classifier, store: ImageStore, zooms: Sequence[float], precision: str, device: torch.device
 ) -> FeatureCache | None:
-    """The cache of a pretrained network on the images of a store.
+    """Return the cache of a pretrained network on the images of a store.
 
     None if the images are not in files or too many, the network has no pretrained weights or is a user's own module,
     whose code may change, or the cache is switched off.

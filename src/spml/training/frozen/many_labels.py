@@ -33,7 +33,7 @@ def with_expected_positives(
     seed: int = 0,
     device: str | torch.device = "cpu",
 ) -> FeatureFit:
-    """The fit of `auto`, together with a head trained by EPR if that makes held-out labels more likely.
+    """Return the fit of `auto`, together with a head trained by EPR if that makes held-out labels more likely.
 
     Parameters
     ----------

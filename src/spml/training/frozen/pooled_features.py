@@ -88,7 +88,7 @@ def features_are_kept(
     zooms: Sequence[float] = (1.0,),
     precision: str = "32",
 ) -> bool:
-    """Whether `pooled_features` finds the features of all these rows in the cache, and needs no image."""
+    """Return whether `pooled_features` finds the features of all these rows in the cache, and needs no image."""
     if not isinstance(store, ImageStore):
         return False
     cache = open_cache(classifier, store, zooms, precision, torch.device(device))

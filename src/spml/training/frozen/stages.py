@@ -155,7 +155,7 @@ def _read(path: Path, request: dict[str, Any]) -> StagesRecord:
 def _affordable(
     dataset: Dataset, experiment: Callable[[int], Experiment], budget: Budget, started: float, device: str
 ) -> int:
-    """The number of epochs that the budget allows."""
+    """Return the number of epochs that the budget allows."""
     if budget.minutes is None:
         return budget.epochs
     seconds_first = time.perf_counter() - started  # an upper bound for the probes, whose features are kept

@@ -35,7 +35,7 @@ class TrainingContext:
         return self.tables.shape[1]
 
     def method(self, experiment: Experiment, seeds: tuple[int, ...]) -> Method:
-        """The method of an experiment, prepared for one head per seed."""
+        """Return the method of an experiment, prepared for one head per seed."""
         name = experiment.method
         prepared = method(name, **experiment.settings)
         check_on_features(type(prepared))
@@ -65,7 +65,7 @@ class MethodBlock:
 
     @torch.enable_grad()
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
-        """The objective of each head (h,), and the leaf (h, B, L) that receives the gradient of their logits."""
+        """Return the objective of each head (h,), and the leaf (h, B, L) that receives the gradient of their logits."""
         leaf = logits.detach().requires_grad_()
         values = self.method.objective(leaf, labels, rows, clock)
         if values.shape != logits.shape[:1]:

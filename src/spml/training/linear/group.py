@@ -25,7 +25,7 @@ PART_WEIGHTS = 2**23  # weights per part
 
 @torch.enable_grad()
 def gradient_of(block: MethodBlock, logits: Tensor, labels: Tensor, rows: Tensor, clock: Clock) -> Tensor:
-    """The gradient (B, L) of the objective by one head's logits."""
+    """Return the gradient (B, L) of the objective by one head's logits."""
     value, leaf = block.objective(logits[None], labels, rows, clock)
     (gradient,) = torch.autograd.grad(value.sum(), leaf)
     return gradient[0]
@@ -113,7 +113,7 @@ class HeadGroup:
         return x, logits, by_method, labels, values, leaves, gradient, own_gradients
 
     def _needs_parts(self) -> bool:
-        """Whether a batch has very many logits, and every method's objective splits into parts.
+        """Return whether a batch has very many logits, and every method's objective splits into parts.
 
         Never on a GPU: there memory is not the bottleneck, and a step is recorded as one graph.
         """
@@ -205,7 +205,7 @@ class HeadGroup:
         return all(epoch is not None for epoch in self.best.stopped)
 
     def results(self) -> list[HeadResult]:
-        """The result of every ensemble."""
+        """Return the result of every ensemble."""
         weight, bias = self.weight, self.bias
         states = [block.method.state_dict() for block in self.blocks]
         if self.best.kept is not None:
@@ -245,7 +245,7 @@ def _sorted_by_rate(ensembles: Sequence[HeadEnsemble]) -> tuple[list[Experiment]
 
 
 def _method_blocks(heads: Sequence[Experiment], context: TrainingContext) -> Iterator[MethodBlock]:
-    """A block for every run of heads with the same method and settings."""
+    """Yield a block for every run of heads with the same method and settings."""
     start = 0
     for _, run in itertools.groupby(heads, key=lambda head: head.method_key):
         members = list(run)

@@ -95,13 +95,13 @@ class HeadEnsemble:
         return cls(experiment, heads, tuple(member.share for member in members))
 
     def merged(self, weight: Tensor, bias: Tensor, features: DeviceFeatures) -> tuple[Tensor, Tensor]:
-        """The one head, (L, D) and (L,), of the weights and biases of all."""
+        """Return the one head, (L, D) and (L,), of the weights and biases of all."""
         if len(self.heads) == 1:
             return weight[0], bias[0]
         return merge_heads(weight, bias, self.shares, features.centre)
 
     def state(self, states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """The method's memory, as in its `state_dict`, from the memories of its members."""
+        """Return the method's memory, as in its `state_dict`, from the memories of its members."""
         if len(self.heads) == 1:
             return states[0]
         return {f"ensemble.{i}.{name}": value for i, state in enumerate(states) for name, value in state.items()}

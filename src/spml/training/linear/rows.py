@@ -56,7 +56,7 @@ Features = FeatureStore | FeatureRows
 
 
 def as_features(values: Any) -> Features:
-    """A feature store from a matrix, a path or a store."""
+    """Return a feature store from a matrix, a path or a store."""
     return values if isinstance(values, (FeatureStore, FeatureRows)) else FeatureStore(values)
 
 
@@ -90,7 +90,7 @@ class DeviceFeatures:
             self.features.ahead(rows)
 
     def blocks(self) -> Iterator[Tensor]:
-        """All rows in order, in blocks."""
+        """Yield all rows in order, in blocks."""
         step = max(1, BLOCK // self.dim)
         for start in range(0, len(self), step):
             stop = min(start + step, len(self))
@@ -128,7 +128,7 @@ class LabelTables:
         self._tables: dict[str, DeviceLabels] = {}
 
     def of(self, method: Method) -> DeviceLabels:
-        """The table for a method; an error if it needs labels that are unknown."""
+        """Return the table for a method; an error if it needs labels that are unknown."""
         need = method.needs.labels
         if need not in self._tables:
             given = self._given[need]
@@ -138,5 +138,5 @@ class LabelTables:
 
 
 def row_order(seed: int, epoch: int, rows: int) -> npt.NDArray[np.int64]:
-    """The order of the training rows in an epoch, a function of (seed, epoch)."""
+    """Return the order of the training rows in an epoch, a function of (seed, epoch)."""
     return np.random.default_rng((seed, epoch)).permutation(rows)

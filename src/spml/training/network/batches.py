@@ -33,14 +33,14 @@ class BatchMaker:
         return self.processes.count > 1 and self.method.is_objective and self.method.needs.splits is not None
 
     def order(self, epoch: int) -> np.ndarray:
-        """The positions of all training rows, in the order of this epoch."""
+        """Return the positions of all training rows, in the order of this epoch."""
         draw, store = np.random.default_rng(step_seed(self.settings.seed, epoch, 0)), self.training.store
         if isinstance(store, FeatureStore):  # a large file is read in its own order
             return store.order(self.training.rows, self.settings.batch_size, draw)
         return draw.permutation(len(self.training.rows))
 
     def make(self, positions: np.ndarray, step: int) -> Batch:
-        """A batch with this process's share of the views, and the rows and labels that the loss needs.
+        """Return a batch with this process's share of the views, and the rows and labels that the loss needs.
 
         These are the rows of all processes, or only the share if the loss is a mean over rows.
         """

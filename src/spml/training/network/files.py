@@ -65,7 +65,7 @@ class TrainingFiles:
             self.writer.write(*before, (self.checkpoint, self.state.tensors(), record))
 
     def best_epoch(self) -> list[TensorFile]:
-        """The files of the best epoch, which is the current one."""
+        """Return the files of the best epoch, which is the current one."""
         record = {**self.record(), "best": self.state.best}
         network = self.state.networks()[self.state.best["weights"]]
         return [

@@ -33,14 +33,14 @@ class TrainingState:
     def create(
         cls, classifier: nn.Module, method: Method, settings: TrainSettings, device: torch.device
     ) -> "TrainingState":
-        """The state before the first step."""
+        """Return the state before the first step."""
         average = copy.deepcopy(classifier).requires_grad_(False).eval() if settings.averaging else None
         optimiser = _make_optimiser(classifier, method, settings, device)
         precise = torch.float32 if device.type == "mps" else torch.float64  # which mps does not have
         return cls(classifier, average, method, optimiser, torch.zeros((), dtype=precise, device=device))
 
     def networks(self) -> dict[str, nn.Module]:
-        """The networks to evaluate: "raw" and, if weights are averaged, "averaged"."""
+        """Return the networks to evaluate: "raw" and, if weights are averaged, "averaged"."""
         return {"raw": self.classifier, **({} if self.average is None else {"averaged": self.average})}
 
     @torch.no_grad()
@@ -68,7 +68,7 @@ class TrainingState:
         return improved
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of a checkpoint."""
+        """Return the tensors of a checkpoint."""
         tensors = {
             **with_prefix("network", self.classifier.state_dict()),
             **with_prefix("method", self.method.state_dict()),
@@ -80,7 +80,7 @@ class TrainingState:
         return tensors
 
     def progress(self) -> dict[str, Any]:
-        """The numbers of a checkpoint."""
+        """Return the numbers of a checkpoint."""
         return {"step": self.step, "best": self.best, "stale": self.stale}
 
     def load(self, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:

@@ -83,7 +83,7 @@ class StepRunner:
             state.update_average(self.settings.averaging)
 
     def _loss(self, batch: Batch, clock: Clock) -> Tensor:
-        """The loss of the whole batch; if it is a mean over rows, this process's part of it."""
+        """Return the loss of the whole batch; if it is a mean over rows, this process's part of it."""
         method, classifier = self.state.method, self.state.classifier
         total = len(batch.rows)  # of all processes, or this one's own
         if self.batches.by_rows:

@@ -234,7 +234,7 @@ class Trainer:
             self._leave()
 
     def _must_stop(self) -> bool:
-        """Whether to stop here. All processes stop at the same step, since a step needs all of them."""
+        """Return whether to stop here. All processes stop at the same step, since a step needs all of them."""
         if self.processes.count == 1:
             return self._interrupted.is_set()
         if self.device.type == "cuda" and self.state.step % 8 and self.state.step % self.batches:
@@ -273,7 +273,7 @@ class Trainer:
         self.files.save(*best)
 
     def _mean_loss(self, epoch: int) -> float:
-        """The mean loss of this epoch; the sum starts again from 0."""
+        """Return the mean loss of this epoch; the sum starts again from 0."""
         loss, rate = float(self.state.loss_sum) / self.batches, self.settings.learning_rate
         if not math.isfinite(loss):
             if epoch == 1:
