@@ -130,33 +130,24 @@ def _train_on_images(
     """Train a classifier on frozen features, the whole network, or one after the other, as `plan_training` decides."""
     _check_no_options(options.feature_options, "features and texts", "images")
     assert isinstance(dataset.store, ImageStore)
-    image_size, rows = dataset.store.size, len(dataset.train)
-    plan = plan_training(options, rows=rows, backbone=backbone, device=device, held_out=len(dataset.validation) > 0)
+    image_size, held_out = dataset.store.size, len(dataset.validation) > 0
+    plan = plan_training(options, rows=len(dataset.train), backbone=backbone, device=device, held_out=held_out)
     notify(plan.reason)
-    reporting: dict[str, Any] = {"device": options.device, "notify": notify, "progress": progress}
-    if plan.frozen:
-        # before any image is read
-        build_classifier(backbone, len(dataset.classes), image_size=image_size, weights=options.weights)
-        if dataset.store.on_bad_image == "skip":
-            dataset.store.prepare(progress=progress)
-        dataset = without_unreadable_rows(dataset, notify)
-
-    def experiment(epochs: int) -> Experiment:
-        return Experiment(
-            options.method,
-            options.settings,
-            _train_settings(options, epochs, len(dataset.train), device),
-            options.k,
-            data=dataset.name,
-            backbone=backbone,
-            weights=None if options.weights is None else str(options.weights),
-            head=options.head,
-            image_size=image_size,
-        )
-
     if not plan.frozen:
-        trackers = (tracker(options.track, out),) if options.track else ()
-        return run_experiment(experiment(plan.epochs), dataset, out, trackers=trackers, **reporting)
+        return run_experiment(
+            _experiment(options, dataset, backbone, device, plan.epochs),
+            dataset,
+            out,
+            device=options.device,
+            trackers=(tracker(options.track, out),) if options.track else (),
+            notify=notify,
+            progress=progress,
+        )
+    # Raise errors about the network before any image is read.
+    build_classifier(backbone, len(dataset.classes), image_size=image_size, weights=options.weights)
+    if dataset.store.on_bad_image == "skip":
+        dataset.store.prepare(progress=progress)
+    dataset = without_unreadable_rows(dataset, notify)
     train_frozen = partial(
         train_features,
         _all_for_training(dataset),
@@ -166,11 +157,35 @@ def _train_on_images(
         weights=options.weights,
         k=options.k,
         seed=options.seed,
-        **reporting,
+        device=options.device,
+        notify=notify,
+        progress=progress,
     )
     if not plan.network:
         return train_frozen()
-    return train_in_stages(dataset, out, train_frozen, experiment, Budget(plan.epochs, options.minutes), **reporting)
+    experiment = partial(_experiment, options, dataset, backbone, device)
+    budget = Budget(plan.epochs, options.minutes)
+    return train_in_stages(
+        dataset, out, train_frozen, experiment, budget, device=options.device, notify=notify, progress=progress
+    )
+
+
+def _experiment(
+    options: TrainOptions, dataset: Dataset, backbone: str, device: torch.device, epochs: int
+) -> Experiment:
+    """Return the training of a whole network on images."""
+    assert isinstance(dataset.store, ImageStore)
+    return Experiment(
+        options.method,
+        options.settings,
+        _train_settings(options, epochs, len(dataset.train), device),
+        options.k,
+        data=dataset.name,
+        backbone=backbone,
+        weights=None if options.weights is None else str(options.weights),
+        head=options.head,
+        image_size=dataset.store.size,
+    )
 
 
 def _all_for_training(dataset: Dataset) -> Dataset:
@@ -191,7 +206,7 @@ def _check_out(out: Path, data: str | Path | Dataset) -> None:
 
 
 def _with_decisions(dataset: Dataset, path: Path, notify: Notify) -> Dataset:
-    """The data set with the answers in a database as verified labels."""
+    """Return the data set with the answers in a database as verified labels."""
     given = dataset.labels
     decided = read_decisions(path, Subject(dataset.names.tolist(), dataset.classes, given))
     positives, negatives, _ = (int(count.sum()) for count in decided.counts())
@@ -231,7 +246,7 @@ def _open(data: str | Path | Dataset, usual: int, size: int | None, given: Mappi
 
 
 def _resized(data: Dataset, size: int, explicit: bool) -> Dataset:
-    """The data set with images of this size, if it was asked for or the data set was opened without a size."""
+    """Return the data set with images of this size, if it was asked for or the data set was opened without a size."""
     store, opened = data.store, data.source.get("options", {})
     if not isinstance(store, ImageStore) or size == store.size or ("size" in opened and not explicit):
         return data
