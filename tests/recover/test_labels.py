@@ -189,8 +189,10 @@ def test_the_summary_describes_the_calibration(world: World, run: RunFolder, rec
 def test_an_uncertain_k_is_reported(world: World) -> None:
     rng = np.random.default_rng(0)
     nothing_learned = expit(rng.normal(0, 0.3, world.probabilities.shape)).astype(np.float32)
-    assert any(
-        "These labels cannot be trusted yet" in note for note in recover(world.run(probabilities=nothing_learned)).notes
+    run = world.run(probabilities=nothing_learned)
+    assert recover(run).notes[0].startswith("No label is recovered: the observed labels fit 1.")
+    assert (
+        recover(run, prefer="recall").notes[0].startswith("These labels cannot be trusted yet: the observed labels fit")
     )
     (note,) = recover(world.run()).notes
     assert "20 rows give the number of labels per row within ±" in note

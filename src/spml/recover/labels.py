@@ -281,6 +281,7 @@ def recover(
     if k is None:
         k = run.record.get("k")
     calibration_rows, kind = _calibration_rows(run, known, predicted, extra)
+    nothing = False  # not even one label is recovered
     if precision is not None and checked is not None:
         old_rows, _ = _calibration_rows(run, before, predicted, np.zeros(0, np.int64))
         base = _calibrate(run, before, old_rows, k, before, None)
@@ -290,6 +291,7 @@ def recover(
         calibration = _calibrate(run, known, calibration_rows, k, before, checked)
         confidences = _confidences(run, known, predicted, calibration, reading_of(calibration, prefer, threshold))
         rule = choose_rule(calibration, confidences, chosen, prefer, threshold)
+        nothing = prefer == "balanced" and threshold is None and not _recovers_any(rule, confidences, known, chosen)
     return Recovered(
         run=run.name,
         names=run.names,
@@ -302,7 +304,7 @@ def recover(
         rule=rule,
         calibration=calibration,
         calibrated_on=_describe_calibration(calibration, kind, k),
-        notes=(*notes, *_warnings(calibration, kind, k)),
+        notes=(*notes, *_warnings(calibration, kind, k, nothing)),
         decided=None if decided is None else decided.dense(),
     )
 
@@ -485,7 +487,12 @@ def _add_labelled(run: RunFolder, known: Int8, labelled: LabelledRows) -> Int64:
     return index
 
 
-def _warnings(calibration: Calibration, kind: str, given_k: float | None) -> Iterator[str]:
+def _recovers_any(rule: Rule, confidences: Float32, known: Int8, rows: Int64) -> bool:
+    parts = (rows[part] for part in row_blocks(len(rows), known.shape[1]))
+    return any(bool((rule.present(confidences[part], known[part]) & (known[part] == 0)).any()) for part in parts)
+
+
+def _warnings(calibration: Calibration, kind: str, given_k: float | None, nothing: bool) -> Iterator[str]:
     """Warnings about training rows in the calibration, and about what single labels leave open."""
     if kind == "training":
         yield (
@@ -499,14 +506,20 @@ def _warnings(calibration: Calibration, kind: str, given_k: float | None) -> Ite
     one = least == 1.0 and k.low < 1.1
     # The spread of the number of labels of a row is about that of a Poisson distribution of the missing ones.
     narrow = {rows: 1.64 * np.sqrt((max(k.k - least, 0.0) + 0.25) / rows) for rows in (20, 60)}
-    yield (
-        (
-            f"These labels cannot be trusted yet: the observed labels fit {k.low:.1f} to {k.high:.1f} labels per row. "
-            if wide
-            else "No fully labelled rows confirm these confidences. "
+    fits = f"the observed labels fit {k.low:.1f} to {k.high:.1f} labels per row"
+    if nothing:
+        opening = (
+            f"No label is recovered: {fits}, and with the fewest of them none is more likely present than absent. "
         )
+    elif wide:
+        opening = f"These labels cannot be trusted yet: {fits}. "
+    else:
+        opening = "No fully labelled rows confirm these confidences. "
+    yield (
+        opening
         + ("Most rows may have just one label. " if one else "")
         + "Single labels cannot tell whether two labels are both present or merely hard to tell apart. "
-        + "Answer questions (`spml review`), or label rows fully (`spml sample`, then `spml recover --labelled`): 20 "
-        f"rows give the number of labels per row within ±{narrow[20]:.1f}, 60 within ±{narrow[60]:.1f}."
+        + "Answer questions (`spml review`), or label rows fully (`spml sample RUN --rows 20 --out check.csv`, then "
+        "`spml recover RUN --labelled check.csv`): 20 rows give the number of labels per row within "
+        f"±{narrow[20]:.1f}, 60 within ±{narrow[60]:.1f}."
     )
