@@ -138,3 +138,16 @@ def test_sample_command_and_python_api_write_the_same_rows(tmp_path: Path) -> No
     assert found.calibration.full_rows == 7
     with pytest.raises(InputError, match="already exists"):
         run.sample(tmp_path / "api.csv", rows=7)
+
+
+def test_a_sample_of_texts_shows_the_texts(tmp_path: Path) -> None:
+    texts = [f'{"late parcel" if row % 2 else "wrong invoice"} {row},\n"urgent"' for row in range(40)]
+    with (tmp_path / "tickets.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(
+            [("topic", "text"), *(("delivery" if row % 2 else "billing", text) for row, text in enumerate(texts))]
+        )
+    run = spml.train(tmp_path / "tickets.csv", out=tmp_path / "run", base="linear", progress=False)
+    run.sample(tmp_path / "check.csv", rows=5)
+    with (tmp_path / "check.csv").open(newline="", encoding="utf-8") as file:
+        assert {line["text"] for line in csv.DictReader(file)} <= set(texts)
+    assert run.recover(labelled=tmp_path / "check.csv").calibration.full_rows == 5

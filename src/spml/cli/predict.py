@@ -67,4 +67,4 @@ def command(
                 run, inputs, out, device=device, progress=True, allow_formulas=allow_formulas, **options
             )
     rows = "rows" if inputs[0].suffix.lower() in (".npy", ".npz", ".txt", *TABLES) else "images"
-    typer.echo(f"Labels of {count} {rows}: {out}")
+    typer.echo(f"Labels of {count} {rows if count != 1 else rows[:-1]}: {out}")

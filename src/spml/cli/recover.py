@@ -60,7 +60,7 @@ def command(
         full_labels = None if labelled is None else read_labelled(labelled, finished)
         if full_labels is not None and not full_labels.adds_to(finished.labels):
             typer.echo(
-                f"{labelled}: every row has only the labels that were known before. If photos show more, complete the "
+                f"{labelled}: every row has only the labels that were known before. Unless that is right, complete the "
                 "column label and run this command again."
             )
         answers = answers_of(finished, decisions)

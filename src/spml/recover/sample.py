@@ -92,18 +92,22 @@ def systematic_sample(chances: Float64, rng: np.random.Generator) -> Int64:
 
 
 def write_sample(sample: LabelledRows, run: RunFolder, path: Path, *, allow_formulas: bool = False) -> None:
-    """Write the rows as CSV with the columns name, label and weight, to be filled in.
+    """Write the rows as CSV with the columns name, label and weight, and text for texts, to be filled in.
 
     `allow_formulas` is that of `spml.data.csv_cells.csv_writer`.
     """
     import pyarrow as pa
 
     from spml.data.csv_cells import write_csv
+    from spml.data.stores.texts import TextStore
 
     rows = np.asarray(sample.rows, np.int64)
     positive = sample.labels.dense() > 0
     labels = ["|".join(run.classes[c] for c in np.flatnonzero(row)) for row in positive]
     weights = np.asarray(sample.weights, np.float64).round(6)
-    table = pa.table({"name": [run.names[row] for row in rows], "label": labels, "weight": weights})
+    columns = {"name": [run.names[row] for row in rows], "label": labels, "weight": weights}
+    if run.record.get("inputs", {}).get("kind") == "texts" and isinstance(run.store, TextStore):
+        columns["text"] = run.store.texts(rows)
+    table = pa.table(columns)
     with atomic_path(path) as temporary:
         write_csv(table, temporary, allow_formulas=allow_formulas)
