@@ -218,6 +218,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/recovery.csv"))
     parser.add_argument("--sets", nargs="+", default=list(DEVELOPMENT), choices=SETS, metavar="SET")
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--first-draw", type=int, default=0)
     parser.add_argument("--rows", type=int, default=2000, help="rows of each set, at most")
     parser.add_argument("--full-rows", type=int, nargs="+", default=[0, 20, 60])
     parser.add_argument("--guarantee-draws", type=int, default=200)
@@ -239,7 +240,7 @@ def main() -> None:
         if new:
             writer.writeheader()
         pools: dict[tuple[object, ...], list[tuple]] = defaultdict(list)
-        for draw in range(arguments.draws):
+        for draw in range(arguments.first_draw, arguments.first_draw + arguments.draws):
             for name in arguments.sets:
                 kind, _, bias = name.partition(" by ")
                 features, truth, share = load(arguments.data, kind, arguments.debian)
@@ -259,7 +260,7 @@ def main() -> None:
                 for key, columns, pool in results(probabilities, observed, truth, rng, arguments.full_rows):
                     pools[name, key["when"], key["full_rows"]].append(pool)
                     writer.writerow(common | {"draw": draw} | key | columns)
-                for precision in (0.7, 0.8, 0.9) if draw == 0 and arguments.guarantee_draws else ():
+                for precision in (0.7, 0.8, 0.9) if draw == arguments.first_draw and arguments.guarantee_draws else ():
                     line = guarantees(probabilities, observed, truth, rng, 100, arguments.guarantee_draws, precision)
                     writer.writerow(common | {"draw": draw} | line)
                 file.flush()
