@@ -3,11 +3,10 @@
     python benchmarks/rows.py                      # 100,000 and 1,000,000 rows of 1,280 float16 features, 2 GiB
     python benchmarks/rows.py --rows 5000,50000    # a quick try
 
-Runs `spml train` (one epoch), `spml predict` and `spml recover`, each in a control group with a memory limit that
+Runs `spml train`, `spml predict` and `spml recover`, each in a control group with a memory limit that
 includes the page cache: the file does not fit. Seconds per row exclude the time of a run on 1,000 rows, which is the
 start-up time. With few rows this difference is small, and the speed of a machine changes over time; the sizes therefore
-take turns, six times, each after a start-up run, and medians are compared. `epoch` is the time of the epoch with
-validation in the log of `spml train`, which hardly includes start-up. The data are synthetic, in a temporary folder
+take turns, each after a start-up run, and medians are compared. The data are synthetic, in a temporary folder
 that is deleted.
 """
 
@@ -16,18 +15,15 @@ import os
 import shutil
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from limited import Used, compare, in_turns, run
 from record import record
-from spml.runs.log import read_log
 
 GIB = 2**30
 START_UP = 1000  # rows
-TURNS = 6
 
 
 def make(folder: Path, rows: int, dim: int, classes: int, seed: int) -> None:
@@ -58,9 +54,9 @@ def forget(file: Path) -> None:
 def stages(folder: Path, rows: int, options: argparse.Namespace) -> dict[str, Used]:
     """Run each command on the rows of a folder."""
     spml, data, trained = [sys.executable, "-m", "spml"], str(folder / "x.npy"), str(folder / "run")
-    sizes = ["--method", options.method, "--epochs", "1", "--batch-size", str(options.batch_size)]
+    labels = str(folder / "y.npy")
     commands = {
-        "train": [*spml, "train", data, "--labels", str(folder / "y.npy"), "--out", trained, *sizes],
+        "train": [*spml, "train", data, "--labels", labels, "--out", trained, "--method", options.method],
         "predict": [*spml, "predict", trained, data, "--out", str(folder / "tags.parquet")],
         "recover": [*spml, "recover", trained, "--out", str(folder / "labels.parquet")],
     }
@@ -70,9 +66,7 @@ def stages(folder: Path, rows: int, options: argparse.Namespace) -> dict[str, Us
         forget(folder / "x.npy")
         used[stage] = one = run(command, options.limit, options.threads)
         print(f"  {rows:>9,} rows, {stage:8}{one.seconds:8.1f} s, {one.busy:.1f} s busy", flush=True)
-    (epoch,) = (line for line in read_log(Path(trained) / "log.jsonl") if line["kind"] == "epoch")
-    seconds = epoch["seconds"] + epoch["evaluation_seconds"]
-    return {"epoch": replace(used["train"], seconds=seconds, busy=seconds), **used}
+    return used
 
 
 def main() -> None:
@@ -81,7 +75,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=1280)
     parser.add_argument("--classes", type=int, default=20)
     parser.add_argument("--method", default="an")
-    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--limit", type=int, default=2 * GIB, help="memory limit of a command in bytes")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="folder for temporary files")
@@ -96,7 +90,7 @@ def main() -> None:
         for rows, folder in folders.items():  # before the first run, because pending writes would slow it down
             folder.mkdir()
             make(folder, rows, options.dim, options.classes, options.seed)
-        used = in_turns(lambda rows: stages(folders[rows], rows, options), sizes, TURNS)
+        used = in_turns(lambda rows: stages(folders[rows], rows, options), sizes, options.turns)
     size = many * options.dim * 2
     print(f"{many:,} rows of {options.dim} float16 = {size / GIB:.2f} GiB, in {options.limit / GIB:.2f} GiB")
     for stage, here, there, extra in compare(used, sizes, "µs per row", 1e6):
