@@ -1,11 +1,13 @@
 """Damaged data: every format with every fault is read, or is one sentence about the file; nothing is written."""
 
+import os
 import random
 from pathlib import Path
 
 import pytest
 
 from spml.data.detect import open_data
+from spml.data.formats.folder import files_below
 from spml.errors import InputError
 from support.attacks import FAULTS, FORMATS, snapshot
 
@@ -47,3 +49,14 @@ def _make(kind: str, root: Path) -> Path:
 def test_the_data_is_valid_before_the_attack(kind: str, tmp_path: Path) -> None:
     data = open_data(_make(kind, tmp_path / "data"))
     assert len(data.classes) == 3
+
+
+@pytest.mark.timeout(60)
+def test_deep_folders_take_no_longer_than_flat_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path.joinpath("photos", *["d"] * 300)
+    deep.mkdir(parents=True)
+    (deep / "x.png").touch()
+    resolved, realpath = [], os.path.realpath
+    monkeypatch.setattr(os.path, "realpath", lambda path, **options: resolved.append(path) or realpath(path, **options))
+    assert len(files_below(tmp_path / "photos", (".png",))[0]) == 1
+    assert len(resolved) < 10  # each of them reads every folder above

@@ -112,9 +112,9 @@ def files_below(
     members: list[str] = []
     others: list[str] = []
     entered: defaultdict[str, set[str]] = defaultdict(set)  # real paths by class
-    waiting = [""]
+    waiting = [("", os.path.realpath(root))]
     while waiting:
-        inside = waiting.pop()
+        inside, real_parent = waiting.pop()
         try:
             entries = sorted(os.scandir(os.path.join(root, inside.rstrip("/"))), key=_links_last)
         except OSError as error:
@@ -122,10 +122,11 @@ def files_below(
         for entry in entries:
             name = inside + entry.name
             if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():  # a link may lead to itself
-                real_path, entered_in_group = os.path.realpath(entry.path), entered[group(name)]
+                is_link, entered_in_group = entry.is_symlink(), entered[group(name)]
+                real_path = os.path.realpath(entry.path) if is_link else os.path.join(real_parent, entry.name)
                 if not hidden(entry.name) and real_path not in entered_in_group and not _leads_back(entry, real_path):
                     entered_in_group.add(real_path)
-                    waiting.append(f"{name}/")
+                    waiting.append((f"{name}/", real_path))
                 continue
             matches = os.path.splitext(entry.name)[1].lower() in suffixes and not hidden(entry.name)
             broken = entry.is_symlink() and not os.path.exists(entry.path)  # which reading reports or skips
