@@ -136,45 +136,55 @@ class Protocol:
         return list(self.methods) if names is None else list(names)
 
     def search_of(self, entry: str, data: str, search: str) -> Search:
-        """One method on one data set, with what `search` leaves to be searched."""
-        given = self.methods.get(entry, {})
-        name = given.get("method", entry)
-        on = given.get("on", {}).get(data, {})
-        train = {**self.train, **given.get("train", {}), **on.get("train", {})}
-        settings = {**given.get("settings", {}), **on.get("settings", {})}
-        pinned = {f"train.{key}" for part in (given, on) for key in part.get("train", {})}
-        pinned |= {f"settings.{key}" for key in settings}
-        grid = {**self.grid, **flatten(given.get("grid", {})), **flatten(on.get("grid", {}))}
-        if search == "none":
-            grid = {}
-        elif search == "published":
-            grid = {key: values for key, values in grid.items() if key not in pinned}
-        base = Experiment(
+        """Return one method on one data set, with what `search` leaves to be searched."""
+        location = f"{self.name}: {entry}"
+        base = self._experiment(entry, data, location)
+        if self.features:
+            with prefix_errors(self.name):
+                check_on_features(METHODS[base.method])
+            if base.head not in (None, "linear") or base.head_settings or base.linear_init:
+                raise InputError(
+                    f"{location}: on features every head is linear; head, head_settings and linear_init are for images"
+                )
+        grid = self._grid(entry, data, search)
+        _check_searched(location, base.method, grid)
+        return Search(base, grid)
+
+    def _entry_tables(self, entry: str, data: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the table of an entry, and its table for one data set."""
+        table = self.methods.get(entry, {})
+        return table, table.get("on", {}).get(data, {})
+
+    def _experiment(self, entry: str, data: str, location: str) -> Experiment:
+        table, on_data = self._entry_tables(entry, data)
+        train = {**self.train, **table.get("train", {}), **on_data.get("train", {})}
+        return Experiment(
             data=data,
             entry=entry,
-            method=name,
-            settings=settings,
-            train=_train_settings(train, f"{self.name}: {entry}", self.features),
+            method=table.get("method", entry),
+            settings={**table.get("settings", {}), **on_data.get("settings", {})},
+            train=_train_settings(train, location, self.features),
             k=self.data[data].get("k"),
-            draw=LabelDraw(**{**self.draw, **given.get("draw", {})}),
+            draw=LabelDraw(**{**self.draw, **table.get("draw", {})}),
             validation="full",
             features=self.features,
             backbone=self.backbone,
             image_size=self.image_size,
-            head=given.get("head", self.head),
-            head_settings=given.get("head_settings", {}),
-            linear_init=_linear_init((given, on), f"{self.name}: {entry}"),
+            head=table.get("head", self.head),
+            head_settings=table.get("head_settings", {}),
+            linear_init=_linear_init((table, on_data), location),
         )
-        if self.features:
-            with prefix_errors(self.name):
-                check_on_features(METHODS[name])
-        if self.features and (base.head not in (None, "linear") or base.head_settings or base.linear_init):
-            raise InputError(
-                f"{self.name}: {entry}: on features every head is linear; head, head_settings and linear_init are for "
-                "images"
-            )
-        _check_searched(f"{self.name}: {entry}", name, grid)
-        return Search(base, grid)
+
+    def _grid(self, entry: str, data: str, search: str) -> dict[str, tuple[Any, ...]]:
+        """Return the values to search; "published" leaves out those that the paper states."""
+        if search == "none":
+            return {}
+        tables = self._entry_tables(entry, data)
+        grid = self.grid | {key: values for table in tables for key, values in flatten(table.get("grid", {})).items()}
+        if search != "published":
+            return grid
+        pinned = {f"{kind}.{key}" for table in tables for kind in ("train", "settings") for key in table.get(kind, {})}
+        return {key: values for key, values in grid.items() if key not in pinned}
 
     def searches(self, data: Sequence[str], entries: Sequence[str], search: str) -> list[Search]:
         """Return every method on every data set."""
