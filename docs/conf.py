@@ -12,6 +12,8 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE / "tutorials"), os.environ.get("PYTHONPATH")]))
 os.environ["COLUMNS"] = "100"
 
+from numpydoc.xref import DEFAULT_LINKS  # noqa: E402
+
 import spml  # noqa: E402
 
 project = "spml"
@@ -44,6 +46,7 @@ autodoc_default_options = {  # scikit-learn's own, which refer to its glossary
     "exclude-members": ",".join(f"set_{step}_request" for step in ("fit", "score", "predict", "transform"))
 }
 numpydoc_show_class_members = False
+DEFAULT_LINKS.clear()  # they lead to Python's documentation, which is not at hand offline
 numpydoc_xref_param_type = True  # types of parameters link to the pages of these classes; other words stay text
 numpydoc_xref_ignore = "all"
 numpydoc_xref_aliases = {
