@@ -97,7 +97,7 @@ def smoothed_bce(logits: Tensor, labels: Tensor, *, smoothing: Share = 0.1) -> T
 
 @named("an")
 def assume_negative(logits: Tensor, labels: Tensor) -> Tensor:
-    """AN, Eq. 8: every label except known positives is assumed negative.
+    """AN: every label except known positives is assumed negative (Cole et al. 2021, Eq. 8).
 
     Parameters
     ----------
