@@ -162,20 +162,14 @@ def test_all_modules_of_a_plugin_package_count(tmp_path, monkeypatch):
         del METHODS["mine"]
 
 
-def test_workers_import_the_plugins(pack_folder, tmp_path, plugin):
-    given = runner(pack_folder, tmp_path, workers=2)
-    rows = given.rows([experiment("mine"), experiment("mine").seeded(1)])
-    assert [row["method"] for row in rows] == ["mine", "mine"]
-
-
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
-def test_workers_give_the_same_results(pack_folder, tmp_path, device):
-    experiments = [experiment(name) for name in ("an", "bce")]
+def test_workers_import_the_plugins_and_give_the_same_results(pack_folder, tmp_path, plugin, device):
+    experiments = [experiment(name) for name in ("mine", "bce")]
     together = runner(pack_folder, tmp_path, device=device, workers=2).rows(experiments)
-    assert [row["method"] for row in together] == ["an", "bce"]
+    assert [row["method"] for row in together] == ["mine", "bce"]
     alone = runner(pack_folder, tmp_path / "alone", device=device).run_network(experiments[0])
     assert alone["test_map"] == pytest.approx(together[0]["test_map"], abs=1e-6)
 
