@@ -18,6 +18,8 @@ INPUT_ERROR = 2
 CRASHED = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 130
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+_LONGEST = 1500
+"""Characters of a message; only names make it longer."""
 _NO_MEMORY = "memory ran out: use a smaller --batch-size or --size, or fewer --workers"
 _LOST_PEER = ("gloo", "nccl", "closed by peer", "reset by peer", "tcpstore", "heartbeat")
 
@@ -89,6 +91,10 @@ def _report(error: BaseException, rename: Callable[[str], str]) -> int:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        return _print(
+            f"spml: {error.object!a:.300} is not Unicode text: rename the file, or save it as UTF-8", INPUT_ERROR
+        )
     text = " ".join(str(error).split())
     if _out_of_memory(error, text):
         return _print(f"spml: {_NO_MEMORY}", INPUT_ERROR)
@@ -140,5 +146,6 @@ def _write_crash_log(details: str, arguments: Sequence[str]) -> Path | None:
 def _print(message: str, code: int) -> int:
     if os.environ.get("RANK", "0") == "0" or code != INTERRUPTED:  # every process of torchrun is interrupted
         with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
-            print(one_line(message).encode("utf-8", "replace").decode(), file=sys.stderr, flush=True)
+            line = one_line(message).encode("utf-8", "replace").decode()
+            print(line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…", file=sys.stderr, flush=True)
     return code

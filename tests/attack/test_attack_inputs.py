@@ -281,3 +281,41 @@ def test_images_and_texts_are_no_features(unnamed: Path, spml: Spml, tmp_path: P
     (root / "loop.npy").symlink_to("loop.npy")
     for name in ("x.png", "pipe.csv", "folder.csv", "loop.npy", "nowhere.npy", ""):
         failing(spml, root, "predict", unnamed, root / name, "--out", root / "p.csv", "--device", "cpu")
+
+
+EXPORTS = {
+    "no folder": ("--export", "nowhere/e.csv"),
+    "a file of the run": ("--export", "run/run.json"),
+    "another suffix": ("--export", "e.exe"),
+    "no such database": ("--export", "e.csv", "--decisions", "nowhere.db"),
+    "no such import": ("--export", "e.csv", "--import", "nowhere.json"),
+    "half a character": ("--export", "\udcff.csv"),
+    "a long name": ("--export", "x" * 5000),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_exports_that_fail_change_nothing(
+    name: str, unnamed: Path, spml: Spml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "place"
+    run = copy(unnamed, root / "run")
+    monkeypatch.chdir(root)
+    text = failing(spml, root, "review", run, *EXPORTS[name])
+    assert len(text) < 2000
+
+
+def test_an_export_without_answers_makes_no_database(unnamed: Path, spml: Spml, tmp_path: Path) -> None:
+    run = copy(unnamed, tmp_path / "run")
+    assert spml("review", run, "--export", tmp_path / "e.csv")[0] == 0
+    assert not (run / "review.db").exists()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npy"])
+def test_files_whose_names_are_no_text(suffix: str, unnamed: Path, spml: Spml, tmp_path: Path) -> None:
+    root = tmp_path / "place"
+    root.mkdir()
+    write_csv(root / "t.csv", ["a", "b", "c", "d"], features_of().tolist())
+    file = Path(os.fsdecode(os.fsencode(root / "x") + b"\xff" + suffix.encode()))
+    (root / "t.csv").rename(file)
+    failing(spml, root, "predict", unnamed, file, "--out", root / "p.csv", "--device", "cpu")

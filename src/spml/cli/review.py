@@ -46,10 +46,15 @@ def command(
 
     Every answer is saved at once. `spml train DATA --decisions review.db` learns from the answers.
     """
+    from contextlib import ExitStack
+    from tempfile import TemporaryDirectory
+
     from spml.data.stores.texts import TextStore
     from spml.review.app import ReviewApp, open_decisions, subject_of
     from spml.review.exchange import check_export, export_decisions, import_label_studio, read_label_studio
+    from spml.runs.decisions import DECISIONS
     from spml.runs.folder import open_run
+    from spml.runs.outputs import writing_output
 
     if rest_absent and import_ is None:
         raise InputError("--rest-absent applies only to --import")
@@ -61,15 +66,19 @@ def command(
         read_label_studio(import_, subject_of(finished), texts)
     if export is not None:
         check_export(export)
-    with open_decisions(finished, decisions) as answers:
+    with ExitStack() as stack:
+        if export is not None:
+            stack.enter_context(writing_output(export, run, force=force))
+        if export is not None and import_ is None and not (decisions or run / DECISIONS).exists():
+            if decisions is not None:
+                raise InputError(f"{decisions}: no such file")
+            decisions = Path(stack.enter_context(TemporaryDirectory()), DECISIONS)  # the run stays as it is
+        answers = stack.enter_context(open_decisions(finished, decisions))
         if import_ is not None:
             number = import_label_studio(answers, import_, texts=texts, rest_absent=rest_absent)
             typer.echo(f"New answers: {number:,}, in {answers.path}")
         if export is not None:
-            from spml.runs.outputs import writing_output
-
-            with writing_output(export, run, force=force):
-                number = export_decisions(answers, export, texts=texts, prefix=prefix, allow_formulas=allow_formulas)
+            number = export_decisions(answers, export, texts=texts, prefix=prefix, allow_formulas=allow_formulas)
             typer.echo(f"Answers: {number:,}, in {export}")
         if import_ is None and export is None:
             app = ReviewApp(finished, answers, who or login_name())
