@@ -4,8 +4,8 @@ A label the annotator did not pick may be present as well, or the classifier may
 apart. Both explain the observed labels almost equally well: data in which every row has one label can imitate any
 other. What tells them apart is only the form of the model, which is never quite right: on fully labelled data sets,
 the most likely k − 1 is typically wrong by a factor of 1.6. So the likelihood is blurred by this factor, and trusted no
-further than `TRUSTED_ROWS` rows with one label. Where it cannot tell, the prior decides. Fully labelled rows are counted, which
-needs no model; the likelihood then counts less.
+further than `TRUSTED_ROWS` rows with one label. Where it cannot tell, the prior decides. Fully labelled rows are
+counted, which needs no model; the likelihood then counts less.
 """
 
 from typing import NamedTuple
