@@ -73,10 +73,12 @@ def _passed_on(
     for m in tl.static_range((SIZE + STRIDE - 1) // STRIDE):
         for n in tl.static_range((SIZE + STRIDE - 1) // STRIDE):
             a, b = (row_rest + top) % STRIDE + m * STRIDE, (across_rest + left) % STRIDE + n * STRIDE
-            up, back = row + top - a, across + left - b  # multiples of the stride
-            i, j = up // STRIDE, back // STRIDE
-            inside = exists & (up >= 0) & (i < out_height) & (back >= 0) & (j < out_width)
-            inside = inside & (row + top - up < SIZE) & (across + left - back < SIZE)  # a and b, of every pixel
+            shifted_row, shifted_column = row + top - a, across + left - b  # multiples of the stride
+            i, j = shifted_row // STRIDE, shifted_column // STRIDE
+            inside = exists & (shifted_row >= 0) & (i < out_height) & (shifted_column >= 0) & (j < out_width)
+            inside = (
+                inside & (row + top - shifted_row < SIZE) & (across + left - shifted_column < SIZE)
+            )  # a and b, of every pixel
             address = ((image * out_height + i) * out_width + j).to(tl.int64) * columns
             slope = tl.load(dy + address[:, None] + column[None, :], inside[:, None] & in_range[None, :], 0.0).to(
                 tl.float32

@@ -135,7 +135,9 @@ def plan(
     searches = (study or protocol).searches(names, entries, space)
     _check_varied(searches, sources)
     _check_k(searches)
-    datasets = {each.name: each.open(features=protocol.features, image_size=protocol.image_size) for each in sources}
+    datasets = {
+        source.name: source.open(features=protocol.features, image_size=protocol.image_size) for source in sources
+    }
     searches, notes = _runnable(searches, datasets, asked or ())
     if heads:
         searches, head_notes = _with_heads(searches, heads, datasets)

@@ -106,7 +106,7 @@ def _outcome_settings(run: RunFolder) -> dict[str, Any]:
 def check_comparable(tables: Sequence[RunTables]) -> None:
     """Raise if the runs' numbers are not comparable."""
     first = tables[0].run
-    for other in (each.run for each in tables[1:]):
+    for other in (table.run for table in tables[1:]):
         if other.classes != first.classes:
             raise InputError(f"{first.folder} and {other.folder} have different classes: they cannot be compared")
         names = ([run.names[row] for row in run.test] for run in (first, other))

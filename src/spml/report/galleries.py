@@ -115,7 +115,7 @@ def card(tables: RunTables, row: int, size: int, focus: int | None = None) -> Ht
 
 def _chips(run: RunFolder, kinds: dict[int, str], focus: int | None) -> Iterator[Html]:
     for kind, (sign, words) in KINDS.items():
-        labels = [label for label, its in kinds.items() if its == kind]
+        labels = [label for label, kind_of_label in kinds.items() if kind_of_label == kind]
         labels.sort(key=lambda label: label != focus)
         for label in labels[:_CHIPS]:
             yield tag(

@@ -48,10 +48,10 @@ class Evaluator:
         """One score per head, each with its activation; NaN for a head whose predictions are not finite."""
         heads, entries = len(weight), math.prod(self.truth.shape)
         if entries > MAX_LOGITS and not callable(self.selection):
-            each = (
+            precisions = (
                 class_precision(self.features, weight[h], bias[h], self.truth, activations[h]) for h in range(heads)
             )
-            return [math.nan if precision is None else float(precision.nanmean()) for precision in each]
+            return [math.nan if precision is None else float(precision.nanmean()) for precision in precisions]
         together = max(1, MAX_LOGITS // entries)  # heads evaluated at a time
         parts = [slice(start, start + together) for start in range(0, heads, together)]
         return [score for part in parts for score in self._scores(weight[part], bias[part], activations[part])]

@@ -36,9 +36,9 @@ def gradient_by_rows(block: MethodBlock, logits: Tensor, labels: Tensor, rows: T
     count, classes = logits.shape
     step = max(1, PART_ENTRIES // classes)
     for start in range(0, count, step):
-        some = slice(start, min(start + step, count))
-        gradient = gradient_of(block, logits[some], labels[some], rows[some], clock)
-        logits[some] = gradient.mul_((some.stop - some.start) / count)
+        part = slice(start, min(start + step, count))
+        gradient = gradient_of(block, logits[part], labels[part], rows[part], clock)
+        logits[part] = gradient.mul_((part.stop - part.start) / count)
     return logits
 
 
