@@ -3,8 +3,9 @@
 Every set is fully labelled; single positives are drawn anew for each draw. Predictions are those of `spml train` with
 its defaults: cross-fitted by `fit_features`. `before` repeats the rule of version 0.1 with the current code: the most
 likely calibration, and thresholds with the best expected F1. The pooled rows combine all draws of a set; a calibration
-error of few labels is mostly noise, see the column `recovered`. `--predictions` keeps the predictions, so that another
-calibration is measured in minutes.
+error of few labels is mostly noise, see the column `recovered`. `stated_low` and `stated_high` are the 80% interval of
+the precision that `spml recover` prints. `--predictions` keeps the predictions, so that another calibration is measured
+in minutes.
 
     python benchmarks/recovery.py --data FOLDER --out results/recovery.csv
     python benchmarks/recovery.py --debian INDEX --sets "debian use" "debian tools" --out results/recovery.csv
@@ -36,6 +37,7 @@ _FEW = 30  # recovered labels; the share that is correct among fewer is mostly n
 COLUMNS = (
     *("set", "draw", "when", "full_rows", "rows", "labels", "true_k", "k", "k_low", "k_high", "k_covered"),
     *("recovered", "recovered_per_row", "precision", "confidence", "calibration_error", "recall", "wide_k"),
+    *("stated_low", "stated_high", "precision_as_stated"),
     *("guarantees_found", "guarantees_held", "command", "commit", "hardware"),
 )
 
@@ -95,10 +97,16 @@ def calibration_error(confidence, right) -> float:
     return float(sum(abs(confidence[some].mean() - right[some].mean()) * some.mean() for some in shares))
 
 
-def measure(calibration, rule: Rule, confidences, truth, observed, rest) -> tuple[dict[str, object], tuple]:
+def measure(calibration, rule, probabilities, confidences, truth, observed, rest) -> tuple[dict[str, object], tuple]:
     """The columns of one setting, and what is needed to pool them over draws."""
     present = rule.present(confidences, observed) & (observed == 0)
     taken, right = confidences[rest][present[rest]], truth[rest][present[rest]]
+    low, high = (
+        float(calibration.confidences(probabilities[rest], observed[rest], reading=reading)[present[rest]].mean())
+        if len(taken)
+        else float("nan")
+        for reading in ("lowest", "highest")
+    )
     missing = int((truth[rest] & (observed[rest] == 0)).sum())
     k, true_k = calibration.k, float(truth.sum(axis=1).mean())
     columns = summary(taken, right, missing, len(rest)) | {
@@ -109,6 +117,12 @@ def measure(calibration, rule: Rule, confidences, truth, observed, rest) -> tupl
         "k_covered": k.low <= true_k <= k.high,
         "wide_k": k.high - 1 > 2 * (k.low - 1),
     }
+    if len(taken):
+        columns |= {
+            "stated_low": round(low, 3),
+            "stated_high": round(high, 3),
+            "precision_as_stated": low <= right.mean() <= high,
+        }
     return columns, (taken, right, missing, len(rest))
 
 
@@ -129,7 +143,7 @@ def before(probabilities, observed):
     calibration = calibrate(probabilities, observed, uncertainty=False)
     confidences = calibration.confidences(probabilities, observed)
     thresholds = np.array([best_threshold(confidences[:, c]) for c in range(confidences.shape[1])])
-    return calibration, Rule("balanced", thresholds), confidences
+    return calibration, Rule("balanced", thresholds), probabilities, confidences
 
 
 def results(probabilities, observed, truth, rng, full_rows):
@@ -149,7 +163,7 @@ def results(probabilities, observed, truth, rng, full_rows):
         rule = choose_rule(calibration, confidences, rows, "balanced", None)
         rest = np.setdiff1d(rows, drawn)
         key = {"when": "after", "full_rows": count}
-        yield key, *measure(calibration, rule, confidences, truth, observed, rest)
+        yield key, *measure(calibration, rule, probabilities, confidences, truth, observed, rest)
 
 
 def guarantees(probabilities, observed, truth, rng, rows: int, draws: int, precision: float):
