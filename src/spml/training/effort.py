@@ -114,9 +114,9 @@ def default_model(options: TrainOptions, device: torch.device) -> DefaultModel:
     Examples
     --------
     >>> default_model(TrainOptions(), torch.device("cpu"))
-    Default(model='lite2', size=320)
+    DefaultModel(model='lite2', size=320)
     >>> default_model(TrainOptions(method="em"), torch.device("cpu"))
-    Default(model='lite0', size=224)
+    DefaultModel(model='lite0', size=224)
     """
     may_freeze = options.method == "auto" and not options.network_options and not several_processes()
     if may_freeze and (options.effort != "normal" or device.type == "cpu"):
