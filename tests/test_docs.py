@@ -346,18 +346,6 @@ def test_quoted_heads_match_file() -> None:
         assert gain == ("–" if head == "attention" else f"{means[1] - means[0]:+.2f}")
 
 
-def test_quoted_supplement_matches_file() -> None:
-    with (ROOT / "results" / "supplement.csv").open(newline="", encoding="utf-8") as opened:
-        every = list(csv.DictReader(opened))
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    (table,) = tables(text, "measured", "VOC 2012 features", "scenes")
-    for name, *cells in table:
-        for bench, cell in zip(("features", "scenes"), cells, strict=True):
-            rows = [row for row in every if (row["bench"], f"`{row['method']}`") == (bench, name)]
-            assert cell == (quoted_mean(rows) if rows else "–"), (name, bench)
-    assert {f"`{row['method']}`" for row in every} == {line[0] for line in table}
-
-
 @pytest.mark.parametrize(
     ("study", "values"), [("label-budget", "0.1 0.2 0.4 0.6 0.8 1.0"), ("bias-by-class", "−2 −1 0 1 2")]
 )
