@@ -82,6 +82,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 def check_target(path: Path) -> None:
     """Raise `InputError` unless a path is a regular file or does not exist: only these are ever replaced."""
     try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{str(path)!a} is not Unicode text, which some files need as a name: use another") from None
+    try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return

@@ -225,6 +225,7 @@ OUTPUTS = {
     "empty": "",
     "a NUL": "a\0b.csv",
     "a long name": "x" * 300 + ".csv",
+    "half a character": "\udcff.csv",
     "an existing file": "file.csv",
 }
 
