@@ -204,6 +204,14 @@ def test_data_with_one_label_per_row_has_k_of_one() -> None:
     assert found.k.k < 1.25
 
 
+def test_many_single_labels_do_not_make_k_certain() -> None:
+    """The form of the model is only an assumption: the labels per row beyond the first are known within a factor."""
+    world = World(4000)
+    k = calibrate(world.probabilities, world.known).k
+    assert k.low < world.truth.sum(axis=1).mean() < k.high
+    assert 3 < (k.high - 1) / (k.low - 1) < 6
+
+
 def test_full_rows_are_counted_even_where_the_likelihood_is_wrong() -> None:
     """The classifier sees one label of several: single labels point to k = 1, 40 fully labelled rows to about 3."""
     rng = np.random.default_rng(0)
