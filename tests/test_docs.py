@@ -360,6 +360,25 @@ def test_quoted_studies_match_file(study: str, values: str) -> None:
             assert cell == found[quoted(name.rstrip("*")), float(value)]
 
 
+def test_quoted_review_study_matches_file() -> None:
+    with (ROOT / "results" / "review-study.csv").open(newline="", encoding="utf-8") as opened:
+        every = list(csv.DictReader(opened))
+    text, header = (ROOT / "docs" / "review.md").read_text(encoding="utf-8"), ("data", "order of questions", "answers")
+    (table,) = tables(text, *header, "test mAP", "precision", "recall")
+    data = ""
+    for name, order, answers, *cells in table:
+        data = {"VOC 2012": "voc12", "scenes": "scenes", "": data}[name]
+        asked = (order.replace("none", "random"), answers.replace(",", ""))
+        rows = [row for row in every if row["data"] == data and (row["order"], row["answers"]) == asked]
+        measures = ("test_map", "precision", "recall")
+        assert cells == [f"{100 * mean(float(row[each]) for row in rows):.1f}" for each in measures], (
+            name,
+            order,
+            answers,
+        )
+    assert {f"commit {row['commit']})" in text for row in every} == {True}
+
+
 @pytest.mark.parametrize(("page", "header", "file"), QUOTED, ids=lambda part: part if isinstance(part, str) else "")
 def test_quoted_results_match_files(page: str, header: tuple[str, ...], file: str) -> None:
     with (ROOT / "results" / file).open(newline="", encoding="utf-8") as opened:
