@@ -265,3 +265,11 @@ def test_a_pack_of_two_tables_that_differ_is_an_error(ids: list[Any], tmp_path: 
         with pytest.raises(InputError, match="must be in the order of the features"):
             write_pack(tmp_path / "x.npy", tmp_path / "labels.parquet", tmp_path / "pack")
     assert not (tmp_path / "pack").exists()
+
+
+@pytest.mark.parametrize("option", ["text_column", "image_column"])
+def test_an_option_of_a_pack_that_does_not_apply_is_an_error(option: str, tmp_path: Path) -> None:
+    labels = table(label=list(CLASSES))(tmp_path)
+    np.save(tmp_path / "x.npy", VALUES[:3])
+    with pytest.raises(InputError, match=f"{option} applies to a table of images or texts"):
+        write_pack(tmp_path / "x.npy", labels, tmp_path / "pack", **{option: "label"})

@@ -40,6 +40,10 @@ def read_examples(data: Any, labels: Path, chosen: ColumnOptions) -> LabelledExa
     image, text, label = chosen.get("image_column"), chosen.get("text_column"), chosen.get("label_column")
     if image and text:
         raise InputError(f"{labels}: image_column and text_column are both given: use one of them.")
+    in_table = data_path is not None and data_path.suffix.lower() in TABLES
+    for option, value in (("text_column", text), ("image_column", None if of_folder else image)):
+        if value and not in_table:
+            raise InputError(f"{option} applies to a table of images or texts, not to {data_path or 'a matrix'}")
     given = {"label": label, "id": chosen.get("id_column"), "split": chosen.get("split_column")}
     same = data_path is not None and not of_folder and data_path.resolve() == labels.resolve()
     own_inputs = {"image": image, "text": text} if same else {"image": image if of_folder else None}
