@@ -18,7 +18,7 @@ from pyarrow import dataset
 from spml.atomic import atomic_path
 from spml.errors import InputError
 from spml.predict.blocks import InputBlock
-from spml.predict.predictor import Labeller, check_label_column, open_predictor
+from spml.predict.predictor import Labeller, Predictor, check_label_column, open_predictor
 from spml.predict.tables import TableReader, parquet_errors
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -78,27 +78,8 @@ def predict_table(
     reader = TableReader(table, schema, predictor.spec, label_column)
     if not reader.has_names:
         raise InputError(f"{table}: its rows have neither an id nor an image path: add a column 'id'")
-    rows = predictor.spec.rows_per_block
-    if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False)
-    context = ray.data.DataContext.get_current()
-    context.execution_options.preserve_order = True
-    context.enable_progress_bars = False
-    size = sum(value.nbytes for value in predictor.network.state_dict().values())
-    lines = (
-        ray.data.read_parquet(str(table))
-        .select_columns(reader.columns)
-        .map_batches(_Decode(reader), batch_size=rows, batch_format="pyarrow")
-        .map_batches(
-            _Predict,
-            fn_constructor_args=(run, device, options),
-            batch_size=rows,
-            batch_format="numpy",
-            compute=ray.data.ActorPoolStrategy(size=workers),
-            num_gpus=1 if predictor.device.type == "cuda" else 0,
-            memory=2 * size,  # different resources keep Ray from fusing the two stages
-        )
-    )
+    decode, predict = _Decode(reader), (run, device, options)
+    lines = _lines(ray, table, decode, predict, predictor, workers)
     try:
         with atomic_path(out) as temporary:
             lines.write_parquet(str(temporary))
@@ -107,6 +88,33 @@ def predict_table(
             raise InputError(message[1]) from error  # a worker's error arrives as text only
         raise
     return int(dataset.dataset(out, format="parquet").count_rows())
+
+
+def _lines(
+    ray: Any, table: Path, decode: "_Decode", predict: tuple[Any, ...], predictor: Predictor, workers: int
+) -> Any:
+    """Return the Ray data set of predicted lines; `predict` are the arguments of `_Predict`."""
+    if not ray.is_initialized():
+        ray.init(include_dashboard=False, log_to_driver=False)
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    rows = predictor.spec.rows_per_block
+    size = sum(value.nbytes for value in predictor.network.state_dict().values())
+    return (
+        ray.data.read_parquet(str(table))
+        .select_columns(decode.reader.columns)
+        .map_batches(decode, batch_size=rows, batch_format="pyarrow")
+        .map_batches(
+            _Predict,
+            fn_constructor_args=predict,
+            batch_size=rows,
+            batch_format="numpy",
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            num_gpus=1 if predictor.device.type == "cuda" else 0,
+            memory=2 * size,  # different resources keep Ray from fusing the two stages
+        )
+    )
 
 
 class _Decode:
