@@ -7,7 +7,7 @@
 
 A set is a folder with pooled features (features*.npy) and labels.npz in one of the given folders; `voc12-10` is every
 tenth training row of `voc12`. A draw keeps one random positive of every training row, the same for all methods. `auto`
-is what `spml train` does on images without a GPU. The others train one linear head, as in `tables.py`; `epr` is told
+is what `spml train` does on images without a GPU. The others train one linear head, as in `tables.py`; `epr` gets
 the true k. `bce`, a reference, learns from all labels. Rows that are already in the file are skipped.
 """
 

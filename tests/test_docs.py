@@ -417,18 +417,22 @@ def test_every_result_file_states_its_draw() -> None:
             assert "results.md#the-earlier-voc-draw" in text or "(#the-earlier-voc-draw)" in text, (page, file)
 
 
-def test_table_of_tables_matches_file() -> None:
+@pytest.mark.parametrize(
+    ("heading", "file", "without", "sets"),
+    [("Tables, features and texts", "tables.csv", 1, 9), ("Small image sets on a CPU", "small-images.csv", 3, 3)],
+)
+def test_tables_of_means_match_files(heading: str, file: str, without: int, sets: int) -> None:
     scores: dict[tuple[str, str], list[float]] = {}
-    with (ROOT / "results" / "tables.csv").open(newline="", encoding="utf-8") as opened:
+    with (ROOT / "results" / file).open(newline="", encoding="utf-8") as opened:
         for row in csv.DictReader(opened):
             scores.setdefault((row["data"], row["method"]), []).append(100 * float(row["test_map"]))
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    _, _, section = text.partition("## Tables, features and texts\n")
+    _, _, section = text.partition(f"## {heading}\n")
     lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
-    names = [cell.strip("`").replace("scikit-learn ", "sklearn ").replace("one-vs-rest", "ovr") for cell in lines[0]]
-    body = lines[2:11]
-    assert len({row[0] for row in body}) == 9
+    names = [cell.strip("`*").replace("scikit-learn ", "sklearn ").replace("one-vs-rest", "ovr") for cell in lines[0]]
+    body = lines[2 : 2 + sets]
+    assert len({row[0] for row in body}) == sets
     for row in body:
-        for name, cell in zip(names[1:], row[1:], strict=True):
+        for name, cell in zip(names[without:], row[without:], strict=True):
             found = scores[row[0], name]
             assert float(cell.strip("*")) == pytest.approx(sum(found) / len(found), abs=0.051), (row[0], name)
