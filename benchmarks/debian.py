@@ -21,7 +21,6 @@ class Facets(NamedTuple):
     """Whether the text includes the names of the packages it depends on."""
     required: str = ""
     """Only packages that have a tag starting with this."""
-    least_tags: int = 1
 
 
 SETS = {
@@ -30,8 +29,6 @@ SETS = {
     "debian works-with": Facets(("works-with",), 50),
     "debian works-with-format": Facets(("works-with-format",), 30),
     "debian tools": Facets(("use", "interface", "works-with"), 60, required="use::"),
-    "debian programs": Facets((), 150, required="role::program", least_tags=3),
-    "debian protocol": Facets(("protocol",), 30),
     "debian admin": Facets(("admin",), 30),
     "debian made-of": Facets(("made-of",), 30),
     "debian network": Facets(("network",), 30),
@@ -44,11 +41,7 @@ def load(index: Path, name: str):
     kind = SETS[name]
     packages = [fields for fields in _packages(index) if {"Tag", "Description"} <= fields.keys()]
     tagged = [(fields, [tag.strip() for tag in fields["Tag"].split(",")]) for fields in packages]
-    tagged = [
-        (fields, tags)
-        for fields, tags in tagged
-        if len(tags) >= kind.least_tags and any(tag.startswith(kind.required) for tag in tags)
-    ]
+    tagged = [(fields, tags) for fields, tags in tagged if any(tag.startswith(kind.required) for tag in tags)]
     counts = Counter(tag for _, tags in tagged for tag in tags if not kind.facets or tag.split("::")[0] in kind.facets)
     classes = sorted(tag for tag, count in counts.items() if count >= kind.least)
     texts: dict[str, str] = {}

@@ -202,8 +202,8 @@ def figure(results: Path, path: Path) -> None:
         ("after", 20, "20 full rows"),
         ("after", 60, "60 full rows"),
     )
-    fig, axes = plt.subplots(1, len(panels), figsize=(11, 3.2), sharex=True, sharey=True, layout="constrained")
-    colours = {name: f"C{place % 10}" for place, name in enumerate(SETS)}
+    fig, axes = plt.subplots(1, len(panels), figsize=(11, 3.6), sharex=True, sharey=True, layout="constrained")
+    colours = {name: f"C{place}" for sets in (DEVELOPMENT, debian.SETS) for place, name in enumerate(sets)}
     markers = {name: "^" if name in debian.SETS else "o" for name in SETS}
     for axis, (when, rows, title) in zip(axes, panels, strict=True):
         axis.plot([0.2, 1], [0.2, 1], "--", color="grey", linewidth=1)
@@ -219,7 +219,7 @@ def figure(results: Path, path: Path) -> None:
         axis.set(title=title, xlabel="mean confidence")
     axes[0].set(ylabel="share that is correct", xlim=(0.4, 1), ylim=(0.1, 1))
     handles = {text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
-    fig.legend(handles.values(), handles, loc="outside right center", frameon=False)
+    fig.legend(handles.values(), handles, loc="outside right center", frameon=False, fontsize="small")
     fig.savefig(path, metadata={"Date": None})
 
 
