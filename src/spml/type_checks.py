@@ -61,6 +61,7 @@ class Range:
 Real = Annotated[float, Range()]
 NonNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Range(0, ends="(]")]
+LearningRate = Annotated[float, Range(0, 1000, "(]")]
 Share = Annotated[float, Range(0, 1)]
 Percentage = Annotated[float, Range(0, 100)]
 Fraction = Annotated[float, Range(0, 1, "[)")]

@@ -195,6 +195,16 @@ def test_odd_options_of_train(options: tuple[str, ...], spml: Spml, tmp_path: Pa
     check(spml, root, "train", data, "--out", root / "run", *method, *options)
 
 
+@pytest.mark.parametrize("options", [("--batch-size", "3"), ("--learning-rate", "1e308"), ("--learning-rate", "1001")])
+@pytest.mark.timeout(60)
+def test_odd_options_of_training_on_images(options: tuple[str, ...], spml: Spml, tmp_path: Path) -> None:
+    data = folder(tmp_path / "photos")
+    small = ("--method", "em", "--model", "small", "--size", "12", "--epochs", "1", "--device", "cpu")
+    code, text = spml("train", data, "--out", tmp_path / "run", *small, *options)
+    assert code == 2
+    assert "too small for batch" in text or "--learning-rate must be" in text or "learning_rate must be" in text
+
+
 def test_labels_that_do_not_fit_into_memory(spml: Spml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "place"
     root.mkdir()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from spml import __version__
 from spml.data.stores.images import ImageStore
-from spml.errors import DivergedError
+from spml.errors import DivergedError, InputError
 from spml.methods import Clock, Method, Problem
 from spml.runs.files import lock_folder
 from spml.runs.log import Tracker
@@ -218,7 +218,15 @@ class Trainer:
             clock = Clock(epoch, self.settings.epochs, self.state.step, self.steps)
             rows, following = (order[start * size : (start + 1) * size] for start in (number, number + 1))
             last = number + 1 == self.batches
-            self.step_runner.run(rows, clock, following, last)
+            try:
+                self.step_runner.run(rows, clock, following, last)
+            except ValueError as error:
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                raise InputError(
+                    f"a batch of {len(rows)} images is too small for batch normalisation at this size: use another "
+                    "--batch-size, or a larger --size"
+                ) from error
             self.state.step += 1
             advance(1, f"epoch {epoch}/{self.settings.epochs}")
             if last:
