@@ -105,7 +105,7 @@ def check_type(name: str, value: Any, annotation: Any, none: str = "None") -> No
     fitting = [option for option in options if _has_type(value, _plain(option))]
     if not fitting:
         raise InputError(f"{name} must be {' or '.join(map(str, words))}, not {_shown(value)}")
-    if isinstance(value, numbers.Integral) and abs(value) > _INT64:  # more than NumPy and torch take
+    if isinstance(value, numbers.Integral) and abs(int(value)) > _INT64:  # more than NumPy and torch take
         raise InputError(f"{name} must be below 2^63 in size, not {_shown(value)}")
     ranges = [limit for option in fitting if (limit := range_of(option)) is not None]
     if ranges and not any(value in limit for limit in ranges):
