@@ -17,14 +17,16 @@ from spml.losses.terms import constant, in_full_precision, negative_term, positi
 
 # Gauss-Legendre nodes after substituting 1 - t = u²: with many labels present the integrand is concentrated near t = 1.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
-_SHARES = 1 - ((_NODES + 1) / 2) ** 2  # t
-_MASSES = _WEIGHTS * (_NODES + 1) / 2  # dt = 2u du
+_T = 1 - ((_NODES + 1) / 2) ** 2
+_SHARES: list[float] = _T.tolist()
+_LOG_SHARES: list[float] = np.log(_T).tolist()
+_LOG_MASSES: list[float] = np.log(_WEIGHTS * (_NODES + 1) / 2).tolist()  # dt = 2u du
 _AT_ONCE = 2**26  # numbers held at a time; above that, nodes are processed in parts
 
 
-def _nodes(values: np.ndarray, like: Tensor) -> Tensor:
+def _nodes(values: list[float], like: Tensor) -> Tensor:
     """Shape (n, 1, …, 1), to broadcast before a tensor's dimensions; filled on its device without a copy."""
-    return torch.stack([constant(float(value), like) for value in values]).reshape(-1, *[1] * like.dim())
+    return torch.stack([constant(value, like) for value in values]).reshape(-1, *[1] * like.dim())
 
 
 def log_probability_observed(logits: Tensor, labels: Tensor) -> Tensor:
@@ -41,8 +43,8 @@ def log_probability_observed(logits: Tensor, labels: Tensor) -> Tensor:
         part = slice(start, start + size)
         # 1 - p (1 - t) = (1 - p) + p t: a sum of positive numbers, nothing cancels
         log_terms = torch.where(labels == 0, torch.log(absent + _nodes(_SHARES[part], logits) * present), 0.0).sum(-1)
-        extra = (known - 1).clamp(min=0) * _nodes(np.log(_SHARES[part]), log_terms[0])
-        parts.append(log_terms + extra + _nodes(np.log(_MASSES[part]), log_terms[0]))
+        extra = (known - 1).clamp(min=0) * _nodes(_LOG_SHARES[part], log_terms[0])
+        parts.append(log_terms + extra + _nodes(_LOG_MASSES[part], log_terms[0]))
     log_probability = torch.logsumexp(torch.cat(parts), dim=0) + known.clamp(min=1).log()
     return torch.where(known > 0, log_probability, 0.0)
 

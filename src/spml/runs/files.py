@@ -52,8 +52,9 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
         try:
             save_file(tensors, temporary, metadata=metadata)
         except SafetensorError as error:  # it hides the error of the operating system in its text
-            if number := re.search(r"\(os error (\d+)\)", str(error)):
-                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+            if number := re.search(r"\bos error (\d+)|\bOs { code: (\d+)", str(error)):  # by version
+                code = int(number[1] or number[2])
+                raise OSError(code, os.strerror(code)) from error
             raise
 
 
