@@ -258,7 +258,7 @@ def test_evidence_is_normalised_where_rows_with_one_label_look_like_it():
     truth = float(np.mean([len(set(pair)) for pair in label]))
     labels = Labels.from_indices(label[np.arange(400), draw.integers(2, size=400)], list("0123456789"))
     normalised, plain = (
-        fit_features(FeatureStore(rows), labels, base="linear", normalise=allowed) for allowed in (True, False)
+        fit_features(FeatureStore(rows), labels, base="trees", normalise=allowed) for allowed in (True, False)
     )
     assert normalised.model.normalised
     assert not plain.model.normalised
