@@ -273,3 +273,8 @@ def test_an_option_of_a_pack_that_does_not_apply_is_an_error(option: str, tmp_pa
     np.save(tmp_path / "x.npy", VALUES[:3])
     with pytest.raises(InputError, match=f"{option} applies to a table of images or texts"):
         write_pack(tmp_path / "x.npy", labels, tmp_path / "pack", **{option: "label"})
+
+
+def test_an_option_is_checked_even_where_it_has_no_effect(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="zeros is 'x'"):
+        open_data(labels(CLASSES)(tmp_path), zeros="x")

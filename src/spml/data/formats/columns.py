@@ -94,8 +94,6 @@ def label_matrix(
     path: Path, table: pa.Table, names: Sequence[str], zeros: Literal["unknown", "negative"]
 ) -> npt.NDArray[np.int8]:
     """(N, L) from a column per class: 1 positive, -1 negative, empty unknown, and 0 according to `zeros`."""
-    if zeros not in ("unknown", "negative"):
-        raise InputError(f"zeros is {zeros!r}: it must be 'unknown' or 'negative'.")
     matrix = np.empty((table.num_rows, len(names)), np.int8)
     for column, name in enumerate(names):
         kind = table.schema.field(name).type

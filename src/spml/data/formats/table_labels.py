@@ -87,6 +87,8 @@ def read_labels(
 
     `used` are columns that hold something else. Columns of 0 and 1 count as classes only if given, or if `binary`.
     """
+    if cells.zeros not in ("unknown", "negative"):
+        raise InputError(f"zeros is {cells.zeros!r}: it must be 'unknown' or 'negative'.")
     if cells.label_column and cells.class_columns:
         raise InputError(f"{path}: label_column and class_columns are both given: use one of them.")
     chosen = [columns.existing_column(path, table, "class_columns", name) for name in cells.class_columns or ()]
