@@ -29,8 +29,8 @@ from spml.labels import Labels
 from spml.training import learners
 from spml.training.learners import fit_features
 from spml.training.learners.design import Design, assign_folds
-from spml.training.learners.fit import FOLDS
 from spml.training.learners.linear import SoftmaxLoss, fit_path, refit
+from spml.training.learners.task import FOLDS
 from tables import load
 
 SETS = ("scene", "yeast", "medical", "hallmarks", "voc12")

@@ -94,19 +94,19 @@ def main() -> None:
 
 def learn_given_labels_once() -> None:
     """Keep the learners of a data set between rounds: answers do not change what is learned from the given labels."""
-    train, kept = fit._auto, dict[int, Any]()
+    train, kept = fit.train_families, dict[int, Any]()
 
-    def auto(task: fit.Task, base: str) -> Any:
+    def train_families(task: fit.Task, base: str) -> Any:
         if id(task.features) not in kept:
             candidates, families = train(task, base)
             kept.clear()
             kept[id(task.features)] = (
                 candidates,
-                [[replace(each, learner=cache(each.learner)) for each in family] for family in families],
+                [[replace(trained, final=cache(trained.final)) for trained in family] for family in families],
             )
         return kept[id(task.features)]
 
-    fit._auto = auto
+    fit.train_families = train_families
 
 
 def study(data: Data, order: str, answers: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Linear discriminant analysis: a linear learner in closed form, for so many classes that solving heads takes hours.
 
-Class c has the mean m_c, shrunken towards 0 as by three rows there, and all classes share the covariance of the rows.
+Class c has the mean m_c, shrunken towards 0 as by three rows at 0, and all classes share the covariance of the rows.
 In the coordinates of a `Design` the covariance is diagonal. With the penalty λ, and the frequency f_c of the class,
 
     score_c(x) = w_c·x − w_c·m_c / 2 + log f_c,    w_c = m_c / (variance + λ).
@@ -32,7 +32,7 @@ class DiscriminantFit:
 
     Attributes
     ----------
-    tried : list of (float, HeldOut)
+    path : list of (float, HeldOut)
         Penalties, and the likelihood of the observed labels of a sample of the rows.
     strength : float
         The best penalty.
@@ -44,7 +44,7 @@ class DiscriminantFit:
         Likelihood at the best penalty.
     """
 
-    tried: list[tuple[float, HeldOut]]
+    path: list[tuple[float, HeldOut]]
     strength: float
     learner: LinearLearner
     scores: Tensor
@@ -60,24 +60,28 @@ def fit_discriminant(design: Design, targets: Tensor, seed: int) -> Discriminant
     targets : Tensor of shape (n, L)
         Shares of the observed classes, times the row's weight.
     seed : int
+
+    Returns
+    -------
+    DiscriminantFit
     """
     means = _ClassMeans(design, targets)
     part, chosen = design.sample(max(_FEWEST_ROWS, _SAMPLE_ENTRIES // targets.shape[1]), seed)
     observed = targets[torch.from_numpy(chosen).to(targets.device)]
-    tried: list[tuple[float, HeldOut]] = []
-    worse = 0
+    path: list[tuple[float, HeldOut]] = []
+    best, worse = -np.inf, 0
     for strength in strength_path(design):
         held_out = fit_temperature(_held_out_scores(part, means, strength), observed)
-        worse = worse + 1 if tried and held_out.log_likelihood <= max(t.log_likelihood for _, t in tried) else 0
-        tried.append((strength, held_out))
+        path.append((strength, held_out))
+        best, worse = (held_out.log_likelihood, 0) if held_out.log_likelihood > best else (best, worse + 1)
         if worse == _WORSE:
             break
-    strength, held_out = max(tried, key=lambda each: each[1].log_likelihood)
+    strength, held_out = max(path, key=lambda item: item[1].log_likelihood)
     weights, bias = means.head(None, strength)
     learner = LinearLearner(
         design.in_features(weights).cpu().contiguous(), bias.cpu(), design.scaling.mean, design.scaling.deviation
     )
-    return DiscriminantFit(tried, strength, learner, _held_out_scores(design, means, strength), held_out)
+    return DiscriminantFit(path, strength, learner, _held_out_scores(design, means, strength), held_out)
 
 
 class _ClassMeans:

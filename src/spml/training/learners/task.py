@@ -1,0 +1,130 @@
+"""What learners are trained with: the labelled rows, the labels that the annotator picked, and options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spml.data.stores.features import FeatureStore
+from spml.errors import InputError
+from spml.labels import Labels
+from spml.training.device import choose_device
+from spml.training.learners.design import Design, assign_folds
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Progress = Callable[[str], None]
+
+FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The labelled rows, their labels, and everything else that learners are trained with.
+
+    Attributes
+    ----------
+    features : FeatureStore
+    labels : Labels
+        What is known about all rows: given labels and answers.
+    given : Labels
+        The given labels of all rows.
+    answers : Labels, optional
+    rows : array of shape (n,)
+        The rows to train on: those with a positive, without rows of weight 0.
+    observed : Labels
+        Of these rows: the labels that the annotator picked.
+    targets : Tensor of shape (n, L)
+        Shares of the observed classes, times the row's weight.
+    label : array of shape (n,)
+        The first observed class.
+    weight : array of shape (n,), optional
+    k : float, optional
+        Average number of labels per row, if known.
+    seed : int
+    device : torch.device
+    progress : callable
+        Called with a short text at every stage.
+    """
+
+    features: FeatureStore
+    labels: Labels
+    given: Labels
+    answers: Labels | None
+    rows: Int64
+    observed: Labels
+    targets: Tensor
+    label: Int64
+    weight: Float64 | None
+    k: float | None
+    seed: int
+    device: torch.device
+    progress: Progress
+
+    def design(self) -> Design:
+        """Return the rows as linear learners need them."""
+        return Design(self.features, self.rows, assign_folds(self.label, FOLDS, self.seed), self.device)
+
+
+def make_task(
+    features: FeatureStore,
+    labels: Labels,
+    answers: Labels | None,
+    sample_weight: npt.ArrayLike | None,
+    k: float | None,
+    seed: int,
+    device: str | torch.device,
+    progress: Progress | None,
+) -> Task:
+    """Check the arguments of `fit_features` and select the rows to train on."""
+    if len(features) != len(labels):
+        raise InputError(f"{len(features)} rows of features, but labels for {len(labels)} rows")
+    features.check_finite()
+    known = labels if answers is None else labels.updated(answers)
+    rows = np.unique(known.positives()[0])
+    if not len(rows):
+        raise InputError("no row has a positive label: there is nothing to learn from")
+    weight = None
+    if sample_weight is not None:
+        weights = np.asarray(sample_weight, np.float64)
+        if weights.shape != (len(labels),) or not np.isfinite(weights).all() or (weights < 0).any():
+            raise InputError(f"sample_weight must be {len(labels)} numbers of at least 0, one per row")
+        rows = rows[weights[rows] > 0]
+        if not len(rows):
+            raise InputError("every row with a positive label has the weight 0: there is nothing to learn from")
+        weight = weights[rows] * len(rows) / weights[rows].sum()
+    observed = known.subset(rows) if answers is None else _observed(labels.subset(rows), known.subset(rows))
+    targets = torch.from_numpy((observed.dense() > 0).astype(np.float32))
+    label = targets.argmax(1).numpy()
+    targets /= targets.sum(1, keepdim=True)
+    if weight is not None:
+        targets *= torch.from_numpy(weight).float()[:, None]
+    return Task(
+        features,
+        known,
+        labels,
+        answers,
+        rows,
+        observed,
+        targets,
+        label,
+        weight,
+        k,
+        seed,
+        choose_device(str(device)),
+        progress or (lambda _: None),
+    )
+
+
+def _observed(given: Labels, known: Labels) -> Labels:
+    """The given labels, corrected by the answers; in rows without a given positive, the answers."""
+    table, answered = given.dense(), known.dense()
+    table = np.where(table != 0, answered, table)
+    without = ~(table > 0).any(axis=1)
+    table[without] = answered[without]
+    return Labels.from_matrix(table, given.classes)
