@@ -35,29 +35,37 @@ def fit_with_adam(
     seed: int,
     device: torch.device,
 ) -> tuple[LinearLearner, Tensor]:
-    """The head trained on all rows, and the held-out scores (n, L) of heads trained without one fold each.
+    """Train a head on all rows, and one head without each fold.
 
-    Features that do not fit into memory are used as they are; standardised ones are copied.
+    Features are standardised if a standardised copy fits into memory; otherwise they are used as they are.
+
+    Returns
+    -------
+    learner : LinearLearner
+        The head trained on all rows.
+    scores : Tensor of shape (n, L)
+        Scores of every row by the head that was trained without its fold.
     """
     scaling = Scaling.measure(features, rows)
-    store, places = features, rows
+    store, store_rows = features, rows
     if 4 * len(rows) * features.dim <= _RESIDENT:
-        store, places = FeatureStore(scaling.apply(features.batch(rows))), np.arange(len(rows))
+        store, store_rows = FeatureStore(scaling.apply(features.batch(rows))), np.arange(len(rows))
     else:
         scaling = Scaling(torch.zeros(features.dim).double(), torch.ones(features.dim).double())
 
-    def trained(part: npt.NDArray[np.int64]) -> HeadResult:
+    def train_on(part: npt.NDArray[np.int64]) -> HeadResult:
         epochs = min(max(math.ceil(_STEPS * _BATCH_SIZE / len(part)), _FEWEST_EPOCHS), _MOST_EPOCHS)
         experiment = Experiment.linear(method, settings, _LEARNING_RATE, _BATCH_SIZE, seed, epochs=epochs, k=k)
-        inside = FeatureRows(store, places[part])
-        return train_heads(inside, labels.subset(part), [experiment], device=device, progress=False)[0]
+        part_features = FeatureRows(store, store_rows[part])
+        return train_heads(part_features, labels.subset(part), [experiment], device=device, progress=False)[0]
 
     fold = np.random.default_rng([seed, 0xF01D]).permutation(len(rows)) % min(_FOLDS, len(rows))
     scores = torch.zeros(len(rows), labels.num_classes)
     for f in range(int(fold.max()) + 1):
         inside, outside = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
         if len(inside):
-            scores[torch.from_numpy(outside)] = trained(inside).score(FeatureRows(store, places[outside])).cpu()
-    final = trained(np.arange(len(rows)))
+            head = train_on(inside)
+            scores[torch.from_numpy(outside)] = head.score(FeatureRows(store, store_rows[outside])).cpu()
+    final = train_on(np.arange(len(rows)))
     learner = LinearLearner(final.weight.T.cpu().contiguous(), final.bias.cpu(), scaling.mean, scaling.deviation)
     return learner, scores

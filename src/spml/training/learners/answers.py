@@ -1,19 +1,20 @@
 """Learn from answers: a linear correction of what was learned from the observed labels.
 
-The learners model which label the annotator picked. Answers were not picked: people are asked about labels in doubt.
-As targets of the learners they would shift the classes people were asked about. But given the features, an answer says
-whether one label is present, whatever the reason for the question. Hence the evidence e of the learners is kept, and
+The learners model which label the annotator picked. Answers were not picked: people are asked about doubtful labels. As
+targets of the learners, they would bias the classes people were asked about. But given the features, an answer states
+whether one label is present, whatever the reason for the question. So the evidence e of the learners is kept, and
 
     logit P(y_c = 1 | x) = a·e_c + b_c + Δ_c(x),    Δ linear, with an L2 penalty.
 
-Δ minimises the cross-entropy of all labels of the classes with answers: an answer has the target 0 or 1, every other
-label the probability that it has without Δ. So the answers, which lie where the model is in doubt, change little where
-nobody was asked. The penalty maximises the likelihood of held-out answers; Δ = 0 if the gain may be noise.
+Δ minimises the cross-entropy of all labels of the classes with answers. The target of an answer is 0 or 1; that of any
+other label is its probability without Δ. So predictions change little where nobody was asked. The penalty is the one
+with the highest likelihood of held-out answers; Δ = 0 if the gain may be noise.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,18 @@ class Correction:
     gain: float
 
 
+class _StrengthFit(NamedTuple):
+    """Corrections of one strength, each trained without one fold."""
+
+    gain: float
+    error: float
+    """Standard error of the gain."""
+    strength: float
+    weights: Tensor
+    scores: Tensor
+    """Held-out."""
+
+
 class SoftTargetLoss:
     """Cross-entropy of soft targets under σ(offset + logit).
 
@@ -85,7 +98,7 @@ def fit_correction(
     seed: int,
     device: torch.device,
 ) -> Correction | None:
-    """Fit Δ; None if no strength clearly improves the likelihood of held-out answers.
+    """Fit Δ.
 
     Parameters
     ----------
@@ -98,6 +111,11 @@ def fit_correction(
         +1 yes, −1 no, 0 not asked.
     seed : int
     device : torch.device
+
+    Returns
+    -------
+    Correction or None
+        None if no strength clearly improves the likelihood of held-out answers.
     """
     classes = np.flatnonzero(answers.any(axis=0))
     fold = assign_folds(np.asarray(answers.any(axis=1), np.int64), _FOLDS, seed)  # every fold has answers
@@ -110,28 +128,28 @@ def fit_correction(
     )
     loss = SoftTargetLoss(offsets, torch.where(asked == 0, torch.sigmoid(offsets), (asked > 0).float()))
     weights = torch.zeros(design.folds, len(classes), design.columns + 1, device=design.device)
-    tried: list[tuple[float, float, float, Tensor, Tensor]] = []
+    path: list[_StrengthFit] = []
     best, worse = 0.0, 0
     for strength in strength_path(design):
         weights = solve(design, loss, torch.arange(design.folds), strength, weights)
         scores = held_out_scores(design, weights)
         gain, error = _gain(offsets, scores, asked)
-        tried.append((gain, error, strength, weights, scores))
+        path.append(_StrengthFit(gain, error, strength, weights, scores))
         best, worse = (gain, 0) if gain > best else (best, worse + 1)
         if worse == _WORSE:
             break
-    gain, error, *_ = max(tried, key=lambda each: each[0])
-    if gain <= _SURE * error:
+    likeliest = max(path, key=lambda fit: fit.gain)
+    if likeliest.gain <= _SURE * likeliest.error:
         return None
     # The strongest penalty that is not clearly worse than the best one.
-    gain, _, strength, weights, scores = next(each for each in tried if each[0] >= gain - error)
-    (final,) = solve(design, loss, torch.tensor([-1]), strength, weights.mean(0, keepdim=True))
+    chosen = next(fit for fit in path if fit.gain >= likeliest.gain - likeliest.error)
+    (final,) = solve(design, loss, torch.tensor([-1]), chosen.strength, chosen.weights.mean(0, keepdim=True))
     weight, bias = torch.zeros(answers.shape[1], features.dim), torch.zeros(answers.shape[1])
     weight[classes], bias[classes] = design.in_features(final[:, :-1]).cpu(), final[:, -1].cpu()
     held_out = np.zeros(answers.shape)
-    held_out[:, classes] = scores.cpu().numpy()
+    held_out[:, classes] = chosen.scores.cpu().numpy()
     learner = LinearLearner(weight, bias, design.scaling.mean, design.scaling.deviation)
-    return Correction(learner, held_out, strength, gain)
+    return Correction(learner, held_out, chosen.strength, chosen.gain)
 
 
 def _gain(offsets: Tensor, scores: Tensor, asked: Tensor) -> tuple[float, float]:

@@ -35,7 +35,7 @@ class Scaling:
 
     @classmethod
     def measure(cls, store: FeatureStore, rows: Int64) -> Scaling:
-        """Measure the given rows. Constant features are not scaled, and become 0."""
+        """Measure the given rows. Constant features have an infinite deviation, so that they become 0."""
         total, squares = np.zeros(store.dim), np.zeros(store.dim)
         shift: Any = None  # subtracted before squaring: large means would cancel digits
         size = max(1, _BLOCK // store.dim)
@@ -89,9 +89,9 @@ class Block:
             return self.features.T @ matrix
         return torch.from_numpy(np.asarray(self.features.T @ matrix.numpy()))
 
-    def moved(self, place: Tensor) -> Block:
-        """The rows with a new position, at it; −1 is none."""
-        positions = place[self.positions]
+    def renumbered(self, new_position: Tensor) -> Block:
+        """The rows that have a new position, with it; −1 means that a row has none."""
+        positions = new_position[self.positions]
         kept = torch.nonzero(positions >= 0)[:, 0]
         features = self.features[kept if isinstance(self.features, Tensor) else kept.numpy()]
         return Block(self.fold, positions[kept], features)
@@ -112,9 +112,9 @@ class Design:
     The coordinates are the principal axes of the rows. Rotation changes neither the loss nor ‖W‖², but it decouples
     the columns, so that each can be scaled to a curvature of about 1: heads then converge in a few steps. If there are
     more features than rows, as in texts, weights outside the span of the rows are 0 in every solution, and there are
-    only as many columns as rows. Where rows and features are both many, the features themselves are the coordinates.
+    only as many columns as rows. If there are many rows and many features, the features themselves are the coordinates.
 
-    Rows that are kept in memory are rotated once. Rows that are read in blocks again and again are not: `for_blocks`
+    Rows that are kept in memory are rotated once. Rows that are read repeatedly in blocks are not rotated: `for_blocks`
     and `from_blocks` rotate weights and gradients instead.
 
     Parameters
@@ -154,7 +154,7 @@ class Design:
 
     @property
     def largest_variance(self) -> float:
-        """Along any direction."""
+        """Largest variance of the rows along any direction."""
         if self._axes is not None or self._dual is not None:
             return float(self.variance.max())
         vector = torch.ones(self.columns, 1, device=self.device) / self.columns**0.5
@@ -185,7 +185,7 @@ class Design:
 
     @property
     def work(self) -> float:
-        """Time for the scores of one class for all rows, in dense multiplications."""
+        """Cost of the scores of one class for all rows, in dense multiplications."""
         per_logit = float(_LOGIT_WORK * len(self))
         if self.store.is_sparse and self._dual is None:
             assert self._blocks is not None
@@ -193,7 +193,7 @@ class Design:
         return per_logit + float(len(self)) * self.columns
 
     def sample(self, number: int, seed: int) -> tuple[Design, Int64]:
-        """Some of the rows, in the same coordinates and in memory, and their positions among all rows."""
+        """Draw `number` rows; return them in memory, in the same coordinates, and their positions among all rows."""
         chosen = np.sort(np.random.default_rng([seed, 0x5A3B]).permutation(len(self))[:number])
         part = copy.copy(self)
         part.rows, part.fold = self.rows[chosen], self.fold[chosen]
@@ -202,9 +202,9 @@ class Design:
             if self._axes is not None:
                 part._rotate_blocks(self._axes)
         else:
-            place = torch.full((len(self),), -1)
-            place[torch.from_numpy(chosen)] = torch.arange(len(chosen))
-            part._blocks = [block.moved(place.to(self.device)) for block in self._blocks]
+            new_position = torch.full((len(self),), -1)
+            new_position[torch.from_numpy(chosen)] = torch.arange(len(chosen))
+            part._blocks = [block.renumbered(new_position.to(self.device)) for block in self._blocks]
         return part, chosen
 
     def blocks(self) -> Iterator[Block]:
@@ -227,12 +227,12 @@ class Design:
         return [self._read(f, positions) for f, positions in parts if len(positions)]
 
     def _read(self, fold: int, positions: Int64) -> Block:
-        places = torch.from_numpy(positions).to(self.device)
+        index = torch.from_numpy(positions).to(self.device)
         if self.store.is_sparse:
             block = self.store.block(self.rows[positions]).astype(np.float32)
-            return Block(fold, places, block.multiply(np.float32(1 / float(self.scaling.deviation[0]))).tocsr())
+            return Block(fold, index, block.multiply(np.float32(1 / float(self.scaling.deviation[0]))).tocsr())
         features = self.scaling.apply(self.store.batch(self.rows[positions]).to(self.device))
-        return Block(fold, places, features)
+        return Block(fold, index, features)
 
     def _product(self, of_block: Callable[[Block], Tensor]) -> Tensor:
         """Sum over the blocks of coordinatesᵀ @ of_block(block)."""

@@ -25,10 +25,10 @@ class HeldOut:
 
 
 def fit_temperature(scores: Tensor, targets: Tensor) -> HeldOut:
-    """The likelihood of the observed labels under softmax(a·scores), with the best a.
+    """The likelihood of the observed labels under softmax(a·scores), with the best temperature a.
 
-    Strong regularisation shrinks the scores, and the scale is fitted again later: without a, shrinkage would count
-    as a worse fit.
+    Strong regularisation shrinks the scores. Their scale is fitted again later, so shrinkage must not count as a worse
+    fit.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ def combine(scores: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
 def choose_shares(scores: list[Tensor], targets: Tensor) -> list[float]:
     """Shares of the tables in a weighted mean; they sum to 1.
 
-    The shares with the best likelihood, drawn towards equal ones as by a prior that counts as much as 150 rows: with
-    few rows the likelihood is noisy, and forests are better than the out-of-bag votes of a third of their trees.
-    A share below 0.05 becomes 0, because it would not be worth its time.
+    The shares maximise the likelihood, with a prior for equal shares that counts as much as 150 rows: with few rows the
+    likelihood is noisy, and forests are better than the out-of-bag votes of a third of their trees. A share below 0.05
+    becomes 0, because it is not worth the computing time.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def choose_shares(scores: list[Tensor], targets: Tensor) -> list[float]:
 
 
 def gain_of(scores: list[Tensor], more: Tensor, targets: Tensor) -> tuple[float, float]:
-    """By how much one more learner improves the likelihood per row, and the standard error of that difference."""
+    """The gain in log-likelihood per row by one more learner, and its standard error."""
     targets, more, *scores = some_rows(targets, more, *scores)
     rows, others = combine([*scores, more], targets)[1], combine(scores, targets)[1]
     summary = _summary(rows - others, targets, 1.0)

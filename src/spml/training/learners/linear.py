@@ -22,10 +22,10 @@ _LONGEST_PATH = 15
 _WORSE = 2  # the path ends after this many strengths in a row that are no better
 _MOST_LOGITS = 2**24  # of all heads, in memory at a time
 
-# Multiplications for the scores of all rows and classes: up to which the whole path is solved on all rows, on a sample,
-# and up to which heads are solved at all. A processor core needs seconds per pass for 2³³, and a path has 100 passes.
+# Limits on the multiplications for the scores of all rows and classes: for solving the whole path on all rows, for
+# solving it on a sample, and for solving heads at all. A core needs seconds for 2³³, and a path makes 100 passes.
 _PATH_WORK, _MOST_PATH_WORK, _MOST_WORK = 2.0**31, 2.0**33, 2.0**36
-_GPU = 64.0  # times as fast
+_GPU_SPEED = 64.0  # of a GPU, relative to a processor core
 _FEWEST_ROWS, _ROWS_PER_CLASS = 5000, 10  # of a sample
 _MOST_WEIGHTS = 2**23  # of one head: the solver keeps 26 copies of five
 
@@ -113,7 +113,7 @@ class LinearFit:
 def is_feasible(design: Design, classes: int) -> bool:
     """Whether heads can be solved to convergence in minutes, not hours."""
     work, sample = design.work * classes, sample_size(design, classes)
-    scale = _GPU if design.device.type == "cuda" else 1.0
+    scale = _GPU_SPEED if design.device.type == "cuda" else 1.0
     return (
         work <= scale * _MOST_WORK
         and work * sample / len(design) <= scale * _MOST_PATH_WORK
@@ -123,13 +123,21 @@ def is_feasible(design: Design, classes: int) -> bool:
 
 def sample_size(design: Design, classes: int) -> int:
     """Rows on which the strength is chosen: all, unless a path on all of them would take too long."""
-    scale = _GPU if design.device.type == "cuda" else 1.0
+    scale = _GPU_SPEED if design.device.type == "cuda" else 1.0
     rows = int(scale * _PATH_WORK * len(design) / (design.work * classes))
     return min(max(rows, _FEWEST_ROWS, _ROWS_PER_CLASS * classes), len(design))
 
 
 def fit_linear(design: Design, loss: RowLoss, targets: Tensor, seed: int) -> tuple[list[LinearFit], LinearFit]:
-    """The path of strengths, solved on a sample if need be, and the best fit, which is of all rows."""
+    """Fit heads along the path of strengths, on a sample of the rows if all would take too long.
+
+    Returns
+    -------
+    fits : list of LinearFit
+        All fits, ending with that of all rows if the path was solved on a sample.
+    best : LinearFit
+        The best strength, fitted to all rows.
+    """
     number = sample_size(design, targets.shape[1])
     if number == len(design):
         fits = fit_path(design, loss, targets)
@@ -157,7 +165,7 @@ def strength_path(design: Design) -> list[float]:
 
 
 def fit_path(design: Design, loss: RowLoss, targets: Tensor) -> list[LinearFit]:
-    """Fit heads along the path of strengths, each starting from the one before, until the likelihood gets worse."""
+    """Fit heads along the path of strengths, each starting from the previous one, until the likelihood gets worse."""
     classes = targets.shape[1]
     excluded = torch.arange(design.folds)
     weights = _start(design, loss, classes, design.folds)
@@ -196,9 +204,9 @@ def solve(design: Design, loss: RowLoss, excluded: Tensor, strength: float, star
             heads = torch.nonzero(excluded != block.fold)[:, 0].to(weights.device)
             if len(heads):
                 for part in block.parts(max(1, _MOST_LOGITS // (len(heads) * weights.shape[1]))):
-                    of_part, by_weight = _block_objective(part, loss, stored[heads])
-                    value[heads] += of_part.double()
-                    gradient[heads] += by_weight
+                    part_value, part_gradient = _block_objective(part, loss, stored[heads])
+                    value[heads] += part_value.double()
+                    gradient[heads] += part_gradient
         gradient = torch.cat([design.from_blocks(gradient[..., :-1]), gradient[..., -1:]], -1)
         value, gradient = value / counts, gradient / counts[:, None, None]
         drift = weights[..., -1] - centre

@@ -51,14 +51,14 @@ def prepared(method: Method, labels: Labels, k: float | None, seed: int) -> Meth
 
 
 def is_pure(method: Method, labels: Labels) -> bool:
-    """Whether a prepared method's objective is a mean over rows that depends on their logits and labels alone.
+    """Whether a prepared method's objective is a mean over rows that depends only on their logits and labels.
 
-    Methods with state, views or their own parameters are not. Neither are methods whose objective changes with the
-    epoch, is random, or does not split into rows, which evaluating it on a few rows shows.
+    It is not for methods with state, views or their own parameters. Whether it changes with the epoch, is random, or
+    does not split into rows is found by evaluating it on a few rows.
     """
-    base, kind = Method, type(method)
     hooks = ("loss", "penalty", "after_step", "end_epoch", "parameter_groups")
-    if any(getattr(kind, hook) is not getattr(base, hook) for hook in hooks) or method.needs.epoch_predictions:
+    overridden = any(getattr(type(method), hook) is not getattr(Method, hook) for hook in hooks)
+    if overridden or method.needs.epoch_predictions:
         return False
     if len(method.ensemble) or any(True for _ in method.buffers()) or any(True for _ in method.parameters()):
         return False

@@ -38,7 +38,7 @@ _PILOT_TREES, _PILOT_ROWS = 100, 3000
 
 
 def forest_kinds(rows: int, dim: int, classes: int) -> tuple[ForestKind, ...]:
-    """Forests whose trees grow fast enough for this many rows, features and classes; with fewer trees if need be."""
+    """Return the forests that grow fast enough for these sizes, with fewer trees if need be."""
     if rows < _FEWEST_ROWS:  # hardly any row is out of bag in enough trees
         return ()
     per_tree = _comparisons(rows, dim)
@@ -53,19 +53,23 @@ def forest_kinds(rows: int, dim: int, classes: int) -> tuple[ForestKind, ...]:
 
 
 def _comparisons(rows: int, dim: int) -> float:
-    """To grow one tree, roughly."""
+    """Approximate number of comparisons for growing one tree."""
     return rows * math.log2(rows + 1) * math.sqrt(dim)
 
 
 def promising(matrix: Any, label: Int64, targets: Tensor, others: Sequence[Tensor], seed: int) -> bool:
-    """Whether a few trees, grown on some of the rows, improve the likelihood beyond its noise, or forests are cheap."""
+    """Return whether forests are worth growing.
+
+    They are if they are cheap, or if a few trees, grown on some of the rows, improve the likelihood by more than its
+    standard error.
+    """
     if _comparisons(*matrix.shape) * _TREES < _CHEAP:
         return True
     rows = np.random.default_rng([seed, 0x7EE5]).permutation(len(label))[:_PILOT_ROWS]
     kind = ForestKind("pilot", _PILOT_TREES, random_splits=True)
     fit = fit_forest(matrix[rows], label[rows], targets.shape[1], kind, seed=seed)
     part = targets[torch.from_numpy(rows)]
-    tables = [centred(each[torch.from_numpy(rows)].double()) for each in others]
+    tables = [centred(scores[torch.from_numpy(rows)].double()) for scores in others]
     gain, error = gain_of(tables, centred(fit.scores), part)
     return bool(gain > error)
 
@@ -92,6 +96,10 @@ def fit_forest(
     kind : ForestKind
     sample_weight : array of shape (n,), optional
     seed : int
+
+    Returns
+    -------
+    ForestFit
     """
     from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier  # slow to import
 
@@ -104,6 +112,7 @@ def fit_forest(
 
 
 def available_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
