@@ -76,7 +76,7 @@ class AnnotatorEM(Method):
 
 @register
 class Auto(AnnotatorEM):
-    """Soft labels on a pretrained backbone, otherwise `annotator-em`; on features, learners beyond one head.
+    """Soft labels on a pretrained backbone, linear learners and forests on features, otherwise `annotator-em`.
 
     Features, tables and texts are trained by `spml.training.learners.fit_features`: converged linear learners and
     forests, combined by the likelihood of held-out labels.

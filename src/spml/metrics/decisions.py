@@ -200,7 +200,7 @@ def _share(correct: Tensor, assigned: Tensor) -> float:
 
 
 def _counts(scores: Array, targets: Array, thresholds: float | Array, mask: Array | None) -> _Counts:
-    scores, positive, kept = scores_and_truth(scores, targets, mask)
+    scores, positive, included = scores_and_truth(scores, targets, mask)
     limit = torch.as_tensor(thresholds, dtype=scores.dtype, device=scores.device)
     if limit.shape not in ((), (scores.shape[1],)):
         raise InputError(
@@ -210,8 +210,8 @@ def _counts(scores: Array, targets: Array, thresholds: float | Array, mask: Arra
     if limit.isnan().any():
         raise InputError("a threshold is NaN; every threshold must be a number.")
     predicted = scores > limit
-    counted = torch.ones_like(positive) if kept is None else kept
-    tp = (predicted & positive & counted).sum(0)
-    fp = (predicted & counted).sum(0) - tp
-    fn = (positive & counted).sum(0) - tp
-    return _Counts(tp, fp, fn, counted.sum(0) - tp - fp - fn)
+    included = torch.ones_like(positive) if included is None else included
+    tp = (predicted & positive & included).sum(0)
+    fp = (predicted & included).sum(0) - tp
+    fn = (positive & included).sum(0) - tp
+    return _Counts(tp, fp, fn, included.sum(0) - tp - fp - fn)

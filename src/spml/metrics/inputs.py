@@ -68,23 +68,23 @@ def scores_and_truth(
         scores = scores.double()
     truth = as_table(truth, truth_name)
     check_together(scores, "scores", truth, truth_name)
-    kept = None
+    included = None
     if mask is not None:
-        kept = as_table(mask, mask_name).bool()
-        check_together(scores, "scores", kept, mask_name)
+        included = as_table(mask, mask_name).bool()
+        check_together(scores, "scores", included, mask_name)
 
-    highest, *coding = _to_floats([*_largest_score(scores, kept), *_coding_facts(truth, kept)])
+    highest, *coding = _to_floats([*_largest_score(scores, included), *_coding_facts(truth, included)])
     if math.isnan(highest):
         nan = scores.isnan()
-        row, column = first_position(nan if kept is None else nan & kept)
+        row, column = first_position(nan if included is None else nan & included)
         raise InputError(f"scores contain NaN, first in {position_text(row, column)}; every score must be a number.")
-    _check_coding(truth, kept, coding, truth_name)
-    return scores, _positive(truth), kept
+    _check_coding(truth, included, coding, truth_name)
+    return scores, _positive(truth), included
 
 
-def checked_truth(truth: Tensor, kept: Tensor, name: str) -> Tensor:
+def checked_truth(truth: Tensor, included: Tensor, name: str) -> Tensor:
     """Return the truth as bool; raise `InputError` if an entry inside the mask is neither positive nor negative."""
-    _check_coding(truth, kept, _to_floats(_coding_facts(truth, kept)), name)
+    _check_coding(truth, included, _to_floats(_coding_facts(truth, included)), name)
     return _positive(truth)
 
 
@@ -103,24 +103,24 @@ def _positive(truth: Tensor) -> Tensor:
     return torch.from_numpy(host_array(truth) > 0) if truth.device.type == "cpu" else truth > 0
 
 
-def _masked(table: Tensor, kept: Tensor | None, fill: int) -> Any:
+def _masked(table: Tensor, included: Tensor | None, fill: int) -> Any:
     """Return the table with `fill` outside the mask: a NumPy array on the CPU, a tensor on other devices."""
     if table.device.type == "cpu":
         array = host_array(table)
-        return array if kept is None else np.where(kept.numpy(), array, array.dtype.type(fill))
-    return table if kept is None else torch.where(kept, table, fill)
+        return array if included is None else np.where(included.numpy(), array, array.dtype.type(fill))
+    return table if included is None else torch.where(included, table, fill)
 
 
-def _largest_score(scores: Tensor, kept: Tensor | None) -> list[Any]:
+def _largest_score(scores: Tensor, included: Tensor | None) -> list[Any]:
     """Return the largest score. It is NaN exactly if any score is, so no table of flags is needed."""
-    return [_masked(scores, kept, 0).max()]
+    return [_masked(scores, included, 0).max()]
 
 
-def _coding_facts(truth: Tensor, kept: Tensor | None) -> list[Any]:
+def _coding_facts(truth: Tensor, included: Tensor | None) -> list[Any]:
     """Return minimum, maximum, whether there is a 0 and a fraction; nothing for bool, which is always valid."""
     if truth.dtype == torch.bool:
         return []
-    values = _masked(truth, kept, 1)
+    values = _masked(truth, included, 1)
     fraction = [(values != values.round()).any()] if truth.is_floating_point() else []
     return [values.min(), values.max(), (values == 0).any(), *fraction]
 
@@ -131,20 +131,20 @@ def _to_floats(readings: list[Any]) -> list[float]:
     return [float(reading) for reading in readings]
 
 
-def _check_coding(truth: Tensor, kept: Tensor | None, coding: list[float], name: str) -> None:
+def _check_coding(truth: Tensor, included: Tensor | None, coding: list[float], name: str) -> None:
     if not coding:
         return
     low, high, zero, *fraction = coding
     if not (low >= -1 and high <= 1) or any(fraction):  # NaN fails both comparisons
         values = truth.double()
         wrong = (values != 1) & (values != 0) & (values != -1)
-        row, column = first_position(wrong if kept is None else wrong & kept)
+        row, column = first_position(wrong if included is None else wrong & included)
         raise InputError(
             f"{name} contain {float(values[row, column]):g} in {position_text(row, column)}; {TRUTH_CODING}."
         )
     if low == -1 and zero:
         unknown = truth == 0
-        row, column = first_position(unknown if kept is None else unknown & kept)
+        row, column = first_position(unknown if included is None else unknown & included)
         raise InputError(
             f"{name} contain both -1 and 0, the first 0 in {position_text(row, column)}, so 0 would mean unknown; "
             f"{TRUTH_CODING}, and exclude unknown entries by a mask."

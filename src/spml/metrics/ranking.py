@@ -60,17 +60,17 @@ def average_precision(
     >>> average_precision(torch.tensor([[0.9], [0.8], [0.1]]), torch.tensor([[0], [1], [0]]))
     tensor([0.5000], dtype=torch.float64)
     """
-    scores, positive, kept = _checked(scores, targets, mask)
+    scores, positive, included = _checked(scores, targets, mask)
     rows, classes = scores.shape
     on_cpu = scores.device.type == "cpu"
     compute, bytes_per_entry = (_by_counting, 10) if on_cpu else (_by_cumulating, 48)
     result = torch.empty(classes, dtype=torch.float64, device=scores.device)
     for block in class_blocks(rows, classes, bytes_per_entry, memory):
-        result[block] = compute(scores[:, block], positive[:, block], None if kept is None else kept[:, block])
+        result[block] = compute(scores[:, block], positive[:, block], None if included is None else included[:, block])
     return result
 
 
-def _by_counting(scores: Tensor, positive: Tensor, kept: Tensor | None) -> Tensor:
+def _by_counting(scores: Tensor, positive: Tensor, included: Tensor | None) -> Tensor:
     """Compute the formula directly: sort the scores, and look up the few positives among them.
 
     NumPy sorts plain values several times faster than any library sorts values together with their positions.
@@ -79,12 +79,12 @@ def _by_counting(scores: Tensor, positive: Tensor, kept: Tensor | None) -> Tenso
     # NumPy sorts float16 slowly; float32 represents it exactly.
     values = _transposed(scores, np.float64 if scores.dtype == torch.float64 else np.float32)
     truths = _transposed(positive, np.bool_)
-    insides = None if kept is None else _transposed(kept, np.bool_)
+    masks = None if included is None else _transposed(included, np.bool_)
     result = np.full(classes, np.nan)
     for c in range(classes):
         value, truth = values[c], truths[c]
-        if insides is not None:
-            value, truth = value[insides[c]], truth[insides[c]]
+        if masks is not None:
+            value, truth = value[masks[c]], truth[masks[c]]
         hits = value[truth]
         if hits.size:
             hits.sort()
@@ -98,24 +98,24 @@ def _by_counting(scores: Tensor, positive: Tensor, kept: Tensor | None) -> Tenso
 def _checked(scores: Array, targets: Array, mask: Array | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """`scores_and_truth`, but large tables on the CPU are checked in strips and returned without a copy."""
     scores, truth = as_table(scores, "scores"), as_table(targets, "targets")
-    kept = None if mask is None else as_table(mask, "mask").bool()
-    same_shape = all(table is None or table.shape == scores.shape for table in (truth, kept))
+    included = None if mask is None else as_table(mask, "mask").bool()
+    same_shape = all(table is None or table.shape == scores.shape for table in (truth, included))
     if scores.device.type != "cpu" or not scores.is_floating_point() or scores.numel() <= _STRIP or not same_shape:
-        return scores_and_truth(scores, truth, kept)
+        return scores_and_truth(scores, truth, included)
     negative = zero = False
     step = max(1, _STRIP // scores.shape[1])
     for start in range(0, len(scores), step):
         rows = slice(start, start + step)
-        inside = None if kept is None else kept[rows]
+        strip_mask = None if included is None else included[rows]
         try:
-            scores_and_truth(scores[rows], truth[rows], inside)
+            scores_and_truth(scores[rows], truth[rows], strip_mask)
         except InputError:  # check the whole table, so that the message names the right row
-            return scores_and_truth(scores, truth, kept)
+            return scores_and_truth(scores, truth, included)
         if truth.dtype != torch.bool:
-            counted = truth[rows] if inside is None else truth[rows][inside]
+            counted = truth[rows] if strip_mask is None else truth[rows][strip_mask]
             negative, zero = negative or bool((counted < 0).any()), zero or bool((counted == 0).any())
     # Strips of 1/0 and strips of +1/-1 are valid alone, but not together.
-    return scores_and_truth(scores, truth, kept) if negative and zero else (scores, truth, kept)
+    return scores_and_truth(scores, truth, included) if negative and zero else (scores, truth, included)
 
 
 def _transposed(table: Tensor, dtype: type) -> np.ndarray[Any, Any]:
@@ -128,7 +128,7 @@ def _transposed(table: Tensor, dtype: type) -> np.ndarray[Any, Any]:
     return result
 
 
-def _by_cumulating(scores: Tensor, positive: Tensor, kept: Tensor | None) -> Tensor:
+def _by_cumulating(scores: Tensor, positive: Tensor, included: Tensor | None) -> Tensor:
     """Compute the same values by tensor operations only, without synchronising the device.
 
     In the sorted scores, the last entry of each run of equal scores is a threshold. All positives since the previous
@@ -136,21 +136,21 @@ def _by_cumulating(scores: Tensor, positive: Tensor, kept: Tensor | None) -> Ten
     """
     value, position = scores.T.sort(dim=1, descending=True)
     truth = positive.T
-    if kept is None:
+    if included is None:
         ranked = torch.arange(1, value.shape[1] + 1, device=scores.device)
     else:
-        inside = kept.T
-        truth = truth & inside
+        mask = included.T
+        truth = truth & mask
         # Entries outside the mask before the first one inside add nothing; 1 avoids a division by 0.
-        ranked = inside.gather(1, position).cumsum(1, dtype=torch.int32).clamp_(min=1)
-    found = truth.gather(1, position).cumsum(1, dtype=torch.int32)
+        ranked = mask.gather(1, position).cumsum(1, dtype=torch.int32).clamp_(min=1)
+    hits = truth.gather(1, position).cumsum(1, dtype=torch.int32)
     del position
-    threshold = torch.ones_like(found, dtype=torch.bool)
+    threshold = torch.ones_like(hits, dtype=torch.bool)
     torch.ne(value[:, :-1], value[:, 1:], out=threshold[:, :-1])
-    found_before = (found * threshold).cummax(1).values.roll(1, dims=1)
-    found_before[:, 0] = 0
-    gained = (found - found_before).mul_(threshold)
-    return found.double().div_(ranked).mul_(gained).sum(1) / found[:, -1]
+    hits_before = (hits * threshold).cummax(1).values.roll(1, dims=1)
+    hits_before[:, 0] = 0
+    new_hits = (hits - hits_before).mul_(threshold)
+    return hits.double().div_(ranked).mul_(new_hits).sum(1) / hits[:, -1]
 
 
 def mean_average_precision(
@@ -218,8 +218,8 @@ def precision_at(scores: Array, targets: Array, k: int) -> float:
     >>> precision_at(torch.tensor([[0.9, 0.2, 0.8], [0.1, 0.7, 0.6]]), torch.tensor([[1, 0, 1], [1, 1, 0]]), k=2)
     0.75
     """
-    found, _ = _top(scores, targets, k)
-    return float(found.double().mean() / k)
+    hits, _ = _top(scores, targets, k)
+    return float(hits.double().mean() / k)
 
 
 def recall_at(scores: Array, targets: Array, k: int) -> float:
@@ -250,8 +250,8 @@ def recall_at(scores: Array, targets: Array, k: int) -> float:
     >>> recall_at(torch.tensor([[0.9, 0.2, 0.8], [0.1, 0.7, 0.6]]), torch.tensor([[1, 0, 1], [1, 1, 0]]), k=2)
     0.75
     """
-    found, positives = _top(scores, targets, k)
-    return float((found.double() / positives).nanmean())
+    hits, positives = _top(scores, targets, k)
+    return float((hits.double() / positives).nanmean())
 
 
 def _top(scores: Array, targets: Array, k: int) -> tuple[Tensor, Tensor]:
