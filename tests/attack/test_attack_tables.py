@@ -15,6 +15,7 @@ from scipy import sparse
 from spml.data.detect import open_data
 from spml.data.formats import columns
 from spml.data.formats.pack import write_pack
+from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 
 CLASSES = ("ant", "bee", "cow")
@@ -58,6 +59,21 @@ def matrix(values: Any, names: list[str] | None = None, file: Any = None) -> Cal
     return write
 
 
+def parts(*names: str, **changes: Any) -> Callable[[Path], Path]:
+    """A table in several parquet files; of a tuple, each file gets the next column."""
+
+    def write(root: Path) -> Path:
+        for place, name in enumerate(names):
+            chosen = {key: value[place] if isinstance(value, tuple) else value for key, value in changes.items()}
+            content = {"f0": NUMBERS, "label": ["a", "b", "a"]} | chosen
+            cells = {key: value for key, value in content.items() if value is not None}
+            parquet.write_table(pa.table(cells), root / f"{name}.parquet")
+        return root
+
+    return write
+
+
+TEXT = "a text of some words"
 VALUES = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
 SPARSE = sparse.csr_matrix(np.maximum(VALUES, 0))
 NUMBERS = [1.0, 2.0, 3.0]
@@ -110,6 +126,44 @@ ERRORS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a misspelt split": (csv(["f0,label,split", "1,ant,train", "2,bee,trian"]), "'trian'"),
     "nothing to train on": (csv(["f0,label,split", "1,ant,test", "2,bee,test"]), "no training rows"),
     "no label": (csv(["f0,label", "1,", "2,"]), "no row has a label"),
+    "no label in training": (csv(["f0,label,split", "1,,train", "2,ant,test"]), "no training row has a label"),
+    "two separators": (csv(["f0,label", "1,ant;bee", "2,ant|bee"]), "separated by ';' and by '\\|'"),
+    "an invisible class": (labels(("ant", "\u200b", "bee")), "has no visible character"),
+    "a class column with a typing error": (
+        csv(["text,ant,bee,cow", *(f"{TEXT},{row % 2},{2 * (row == 4)},{1 - row % 2}" for row in range(ROWS))]),
+        "row 5 .*'bee' is 2, not 1, 0 or -1 like most",
+    ),
+    "a text without labels": (
+        csv(["text,f0", *(f"{TEXT} {row},{row * row}.5" for row in range(ROWS))]),
+        "looks like labels",
+    ),
+    "lists of structs as labels": (table(f0=NUMBERS, label=[[{"a": 1}]] * 3), "must be names"),
+    "lists of lists as labels": (table(f0=NUMBERS, label=[[["a"]]] * 3), "must be names"),
+    "lists of bytes as labels": (table(f0=NUMBERS, label=[[b"a"]] * 3), "must be names"),
+    "lists of halves as labels": (table(f0=NUMBERS, label=[[0.5]] * 3), "numbers such as 0.5"),
+    "categories of bytes as labels": (
+        table(f0=NUMBERS, label=pa.array([b"a"] * 3).dictionary_encode()),
+        "must be names",
+    ),
+    "images in images": (table(image=[{"bytes": {"bytes": b"x"}}] * 3, label=["a", "b", "a"]), "no image"),
+    "a long path": (table(image=["x" * 5000] * 3, label=["a", "b", "a"]), "no image .* are missing"),
+    "a part of a table missing": (
+        parts("train-00000-of-00003", "train-00002-of-00003"),
+        "00001-of-00003 .* is missing",
+    ),
+    "a part of a table alone": (parts("train-00000-of-00002"), "00001-of-00002 .* is missing"),
+    "parts with a split": (
+        parts("train-00000-of-00001", "test-00000-of-00001", split=["train"] * 3),
+        "states the split",
+    ),
+    "parts of different types": (
+        parts("train-00000-of-00001", "test-00000-of-00001", label=(["a", "b", "a"], [1, 2, 1])),
+        "do not fit together",
+    ),
+    "parts with different columns": (
+        parts("train-00000-of-00001", "test-00000-of-00001", x=([1.0, 2.0, 3.0], None)),
+        "its columns differ",
+    ),
     "half a label": (table(f0=NUMBERS, label=[0.5, 0.0, 1.0]), "numbers such as 0.5"),
     "labels above 2^53": (table(f0=NUMBERS, label=[2.0**60, 0.0, 1.0]), "above 2\\^53"),
     "dates as labels": (table(f0=NUMBERS, label=pa.array([1, 2, 3], pa.date32())), "must be names"),
@@ -148,8 +202,13 @@ ERRORS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "label matrix transposed": (matrix(VALUES, file=np.eye(3, dtype=int)[np.arange(ROWS) % 3].T), "labels 3 rows"),
     "labels of three dimensions": (matrix(VALUES, file=np.zeros((ROWS, 3, 1))), "not of shape"),
     "a label alone": (matrix(VALUES, file=np.array(1)), "not of shape"),
-    "fractional labels": (matrix(VALUES, file=np.arange(ROWS) / 2), "cannot be detected"),
+    "fractional labels": (matrix(VALUES, file=np.arange(ROWS) / 2), "row 1 is 0.5, which is not a class number"),
     "complex labels": (matrix(VALUES, file=np.zeros(ROWS, complex)), "cannot be detected"),
+    "no label in a matrix": (matrix(VALUES, file=np.full(ROWS, -1)), "no training row has a label"),
+    "an id as a label": (
+        matrix(VALUES, file=np.full(ROWS, 5_000_000)),
+        "^[^(]*the label 5000000 is not a class number",
+    ),
     "label above all": (matrix(VALUES, file=np.full(ROWS, 2**63, np.uint64)), "not a class number"),
     **{
         f"sparse {name}": (stored_sparse(**change), "sparse matrix|real numbers|whole numbers|shape|nan|memory")
@@ -198,6 +257,20 @@ NOTES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "yes and no": (features(lambda row: ("no", "yes")[row % 2]), "not used: 'f0'"),
     "an empty column": (features(lambda row: ""), "not used: 'f0'"),
     "two columns of lists": (table(f=[[1.0], [2.0]], g=[[1.0], [3.0]], label=["a", "b"]), "not used: 'g'"),
+    "a comma in a label": (labels(("ant", '"ant,eel"', "cow")), "3 labels of column 'label' contain a comma"),
+    "quotation marks": (labels(("ant", "'ant'", "bee")), "differ only in spelling"),
+    "numbers spelt differently": (labels(("1", "01", "bee")), "differ only in spelling"),
+    "a second column of labels": (features(lambda row: str(row % 3), "class,f1,label"), "features look like .*'class'"),
+    "row numbers": (features(lambda row: str(row + 7), "nr,f1,label"), "features look like .*row numbers: 'nr'"),
+    "whole numbers above 2^24": (features(lambda row: str(2**24 + row * row)), "are rounded to seven digits: 'f0'"),
+    "a class without training rows": (
+        csv(["f0,label,split", "1,ant,train", "2,bee,test", "3,ant,train"]),
+        "1 of 2 classes have no training row and cannot be learned: 'bee'",
+    ),
+    "an empty class column": (
+        csv(["text,ant,bee,cow", *(f"{TEXT},{row % 2},,{1 - row % 2}" for row in range(ROWS))]),
+        "not used: 'bee'",
+    ),
     "two columns of labels": (csv(["f0,label,Labels", "1,ant,x", "2,bee,y"]), "not used: 'Labels'"),
     "a class that is no class": (
         labels(("ant", "NaN", "bee")),
@@ -226,6 +299,60 @@ def test_what_may_surprise_is_noted(name: str, tmp_path: Path) -> None:
     write, message = NOTES[name]
     notes = open_data(write(tmp_path)).notes
     assert any(re.search(message, note) for note in notes), notes
+
+
+@pytest.mark.parametrize("name", ["", " ", "Unnamed: 0", "Unnamed: 0.1", "__index_level_1__", "index"])
+@pytest.mark.parametrize("content", ["f0", "text"])
+def test_row_numbers_of_other_programs_are_no_features(name: str, content: str, tmp_path: Path) -> None:
+    cells = [f"{row}.5" if content == "f0" else f"{TEXT} {row}" for row in range(ROWS)]
+    lines = [f"{name},{content},label", *(f"{row},{cells[row]},{CLASSES[row % 3]}" for row in range(ROWS))]
+    data = open_data(csv(lines)(tmp_path))
+    assert isinstance(data.store, TextStore) if content == "text" else data.tensor_store.columns == ("f0",), data.notes
+    assert any(f"not used: {name!r}" in note for note in data.notes)
+
+
+def test_an_empty_line_in_a_table_of_one_column_is_an_empty_cell(tmp_path: Path) -> None:
+    data = open_data(matrix(VALUES[:4], ["label", "ant", "", "bee", "ant", "", ""])(tmp_path))
+    assert data.labels.dense().tolist() == [[1, 0], [0, 0], [0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
+def test_commas_in_a_header_are_no_delimiters(name: str, tmp_path: Path) -> None:
+    header = "width, in m, rounded\tlabel" if name == "t.tsv" else '"width, in m, rounded"\tlabel'
+    data = open_data(csv([header, "1\tant", "2\tbee"], name)(tmp_path))
+    assert data.tensor_store.columns == ("width, in m, rounded",)
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.decimal128(20, 0), pa.float64()])
+def test_class_columns_of_any_numbers(kind: pa.DataType, tmp_path: Path) -> None:
+    cells = [0.0, 1.0, 1.0] if kind == pa.float64() else [0, 1, 1]
+    columns = {
+        name: pa.array(np.array(cells, np.float16) if kind == pa.float16() else cells).cast(kind) for name in "ab"
+    }
+    if kind == pa.float64():
+        columns["a"] = pa.array([float("nan"), 1.0, 1.0])
+    assert open_data(table(text=[TEXT] * 3, **columns)(tmp_path)).classes == ("a", "b")
+
+
+WRONG_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "a column as a number": ({"label_column": 3}, "label_column must be a string"),
+    "a separator as a number": ({"separator": 3}, "separator must be a string"),
+    "a share as text": ({"validation_share": "x"}, "validation_share must be a number"),
+    "columns as text": ({"class_columns": "ab"}, "class_columns is the string 'ab'"),
+    "one column for two purposes": (
+        {"label_column": "f0", "id_column": "f0"},
+        "given as label_column and as id_column",
+    ),
+    "a label as a feature": ({"label_column": "f0", "feature_columns": ["f0"]}, "label_column and as feature_columns"),
+    "a feature twice": ({"feature_columns": ["f0", "f0"]}, "twice in feature_columns"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OPTIONS)
+def test_wrong_options_are_errors(name: str, tmp_path: Path) -> None:
+    options, message = WRONG_OPTIONS[name]
+    with pytest.raises(InputError, match=message):
+        open_data(labels(CLASSES)(tmp_path), **options)
 
 
 def test_decimals_are_features(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from spml.data.formats.folder import TEXT_SUFFIXES
 from spml.data.formats.voc import voc_root
 from spml.data.stores.decode import SUFFIXES, FilePath
 from spml.errors import InputError
+from spml.type_checks import check_type, hints_of
 
 
 class Format(NamedTuple):
@@ -137,7 +138,7 @@ def _layouts(path: Path) -> dict[str, bool]:
     if any(official.values()):
         return official
     has_table = bool(_tables(path) and _only_table(path))
-    folders = (entry for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
+    folders = (entry for entry in os.scandir(path) if os.path.isdir(entry.path) and not entry.name.startswith("."))
     class_folders = sum(not os.path.exists(os.path.join(entry, "run.json")) for entry in folders)  # not run folders
     # A single folder next to a table holds its images; several may be classes. For loose images `from_folder` raises.
     loose = any(file.suffix.lower() in SUFFIXES for file in path.iterdir())
@@ -165,7 +166,8 @@ def _tables(path: Path) -> list[Path]:
 def _only_table(path: Path) -> Path:
     """Return the table in a folder, or the folder itself if it holds one table in several parquet files."""
     tables = _tables(path)
-    if len(tables) > 1 and all(_SHARD.fullmatch(table.name) for table in tables):
+    shards = bool(tables) and all(_SHARD.fullmatch(table.name) for table in tables)
+    if shards and (len(tables) > 1 or "-of-00001" not in tables[0].name):
         return path
     if len(tables) > 1:
         raise InputError(f"{path}: several tables, open one of them: {', '.join(table.name for table in tables)}.")
@@ -193,14 +195,25 @@ def format_options(kind: str) -> list[str]:
     return available
 
 
+def _option_types(kind: str) -> dict[str, Any]:
+    """Return the annotated types of the options of a format."""
+    hints = hints_of(_function(kind))
+    for shared in get_args(hints.get("options")):
+        hints |= hints_of(shared)
+    return hints
+
+
 def _check_options(kind: str, options: dict[str, Any]) -> None:
-    available = format_options(kind)
-    for option in options:
+    available, types = format_options(kind), _option_types(kind)
+    for option, value in options.items():
         if option not in available:
             raise InputError(
                 f"{option!r} is not an option for {kind}, {FORMATS[kind].description}. Available options: "
                 f"{', '.join(available)}."
             )
+        check_type(option, value, types.get(option))
+        if option.endswith("_columns") and isinstance(value, str):
+            raise InputError(f"{option} is the string {value!r}: pass a list of column names.")
 
 
 def _as_json(kind: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def check_classes(classes: Iterable[str]) -> tuple[str, ...]:
     for i, name in enumerate(names):
         if not isinstance(name, str) or not name:
             raise InputError(f"class {i} is named {name!r}: a class name must be a non-empty string.")
-        if any("\ud800" <= letter <= "\udfff" for letter in name):
+        if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
             raise InputError(f"class {i} is named {name!r}, which is not Unicode text and fits into no file.")
     if not names:
         raise InputError("classes is empty: a label table needs at least one class.")

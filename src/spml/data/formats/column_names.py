@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 # Without blanks, case, hyphens and underscores; the first one present is used.
 _USUAL = {
@@ -12,8 +12,8 @@ _USUAL = {
     "text": "text texts document body content message abstract review comment sentence description utterance",
     "id": "id imageid rowid sampleid uuid key",
     "split": "split subset partition set",
-    "index": "index unnamed:0 indexlevel0",
 }
+_INDEX = re.compile(r"|index|unnamed:\d+(\.\d+)*|indexlevel\d+")  # as pandas and R write them; one without a name
 NUMBER = re.compile(  # also with thousands separators or a decimal comma
     r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?|[+-]?\d{1,3}(,\d{3})+(\.\d*)?"
 )
@@ -21,8 +21,17 @@ NUMBER = re.compile(  # also with thousands separators or a decimal comma
 
 def usual_column(kind: str, names: Sequence[str]) -> str | None:
     """Return the column with a usual name for this kind."""
-    plain = {"".join(c for c in name.casefold() if c not in " -_"): name for name in reversed(names)}
+    plain = {_plain(name): name for name in reversed(names)}
     return next((plain[name] for name in _USUAL[kind].split() if name in plain), None)
+
+
+def index_columns(names: Iterable[str]) -> list[str]:
+    """Return the columns that number the rows, by their names."""
+    return [name for name in names if _INDEX.fullmatch(_plain(name))]
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.casefold() if c not in " -_")
 
 
 def list_names(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet
 
-from spml.data.formats.column_names import NUMBER, list_names, row_label, usual_column
+from spml.data.formats.column_names import NUMBER, index_columns, list_names, row_label, usual_column
 from spml.data.formats.embedded_images import holds_images
 from spml.data.formats.table_files import read_table, shards, without_guards
 from spml.data.stores.decode import SUFFIXES
@@ -70,14 +70,19 @@ def image_columns(path: Path) -> list[str]:
 
 def guess_labels(path: Path, table: pa.Table, used: Iterable[str], *, binary: bool) -> str | list[str]:
     """The labels where no column has a usual name: the only text column or, if `binary`, the columns of 0 and 1."""
-    taken = {*used, usual_column("index", table.column_names)}
+    taken = {*used, *index_columns(table.column_names)}
     free = [name for name in table.column_names if name not in taken]
     texts: list[str] = [name for name in free if is_text(table.schema.field(name).type)]
     classes = [name for name in free if binary and is_binary(table[name])]
     classes = classes if len(classes) > 1 else []
-    if len(texts) == 1 and not classes:
+    if (
+        len(texts) == 1
+        and not classes
+        and not (usual_column("text", texts) and _mean_length(table[texts[0]]) >= _MIN_TEXT)
+    ):
         return texts[0]
     if classes and len(texts) != 1:
+        _check_others(path, table, [name for name in free if name not in classes])
         return classes
     if classes:
         raise InputError(
@@ -88,6 +93,17 @@ def guess_labels(path: Path, table: pa.Table, used: Iterable[str], *, binary: bo
         f"{path}: none of the columns {list_names(table.column_names)} looks like labels: set label_column, "
         "or class_columns for several columns of 0 and 1."
     )
+
+
+def _check_others(path: Path, table: pa.Table, names: Iterable[str]) -> None:
+    """Raise `InputError` if another column also holds mostly 0 and 1: leaving it out would lose a class."""
+    for name in names:
+        wrong = _mostly_binary(table[name])
+        if wrong is not None:
+            raise InputError(
+                f"{path}: {row_label(wrong)}, column {name!r} is {table[name][wrong]}, not 1, 0 or -1 like most of the "
+                "column. Correct it, delete the column, or choose the others with class_columns."
+            )
 
 
 def label_matrix(
@@ -115,9 +131,27 @@ def is_binary(column: pa.ChunkedArray) -> bool:
     """Return whether all cells are 0, 1, -1 or empty, and not all of them empty."""
     if pa.types.is_boolean(column.type):
         return True
-    if not is_number(column.type) or column.null_count == len(column):
+    if not is_number(column.type):
         return False
-    return bool(np.isin(pa.compute.unique(column.drop_null()).to_numpy(), (-1, 0, 1)).all())
+    different = _as_floats(pa.compute.unique(column))
+    different = different[~np.isnan(different)]
+    return bool(len(different) and np.isin(different, (-1, 0, 1)).all())
+
+
+def _mostly_binary(column: pa.ChunkedArray) -> int | None:
+    """Return the first row that is neither 0, 1, -1 nor empty, if more than half of the others are; else None."""
+    if not is_number(column.type):
+        return None
+    cells = _as_floats(column)
+    wrong = np.flatnonzero(~np.isin(cells, (-1, 0, 1)) & ~np.isnan(cells))
+    filled = np.count_nonzero(~np.isnan(cells))
+    return int(wrong[0]) if len(wrong) and 2 * len(wrong) < filled else None
+
+
+def _as_floats(column: Any) -> npt.NDArray[np.float64]:
+    """Return an array or column of numbers with NaN for empty cells."""
+    numbers = pa.compute.cast(column, pa.float64(), safe=False)
+    return np.asarray(numbers.to_numpy(**({} if isinstance(numbers, pa.ChunkedArray) else {"zero_copy_only": False})))
 
 
 def image_column(table: pa.Table, names: list[str], embedded: Sequence[str]) -> str | None:
@@ -135,7 +169,7 @@ def image_column(table: pa.Table, names: list[str], embedded: Sequence[str]) -> 
 
 def feature_columns(table: pa.Table, used: Iterable[str]) -> list[str]:
     """Return the first column of lists of numbers, else all unused columns of numbers or of true and false."""
-    taken = {*used, usual_column("index", table.column_names)}
+    taken = {*used, *index_columns(table.column_names)}
     fields = [field for field in table.schema if field.name not in taken]
     lists = [field.name for field in fields if is_list(field.type) and is_number(field.type.value_type)]
     numbers = [field.name for field in fields if is_number(field.type) or pa.types.is_boolean(field.type)]
@@ -143,12 +177,12 @@ def feature_columns(table: pa.Table, used: Iterable[str]) -> list[str]:
 
 
 def unused_columns(path: Path, table: pa.Table, used: Sequence[str]) -> list[str]:
-    """Return the columns that are neither features nor anything else, except an index.
+    """Return the columns that are neither features nor anything else.
 
     Raises `InputError` for a column of numbers that are not written as such, or in which a few cells are no numbers:
     leaving it out silently would change the result.
     """
-    taken = {*used, usual_column("index", table.column_names)}
+    taken = {*used}
     unused = [name for name in table.column_names if name not in taken]
     for name in unused:
         if not is_text(table.schema.field(name).type):
@@ -158,7 +192,9 @@ def unused_columns(path: Path, table: pa.Table, used: Sequence[str]) -> list[str
         if 2 * len(wrong) > len(cells) or not cells:
             continue
         row, cell = next(((row, cell) for row, cell in wrong), cells[0])
-        problem = "not a number like most of the column" if wrong else "a number with a comma: use a decimal point"
+        problem = "not a number like most of the column"
+        if not wrong:
+            problem = "a number with a comma: use a decimal point" if "," in cell else "a number among other characters"
         raise InputError(
             f"{path}: {row_label(row)}, column {name!r} is {cell!r}, {problem}. Correct it, or delete the column."
         )
@@ -176,14 +212,24 @@ def text_column(table: pa.Table, used: Sequence[str], *, labels_known: bool) -> 
     None if the table has features: an unused column of numbers. Columns of 0 and 1 may be labels that are not known.
     """
     features = feature_columns(table, used)
-    if any(labels_known or not is_binary(table[name]) for name in features):
+    if any(labels_known or not _may_be_class(table[name]) for name in features):
         return None
     free = free_texts(table, used)
     if (guess := usual_column("text", free)) or not labels_known:
         return guess
-    lengths = {name: pa.compute.mean(pa.compute.utf8_length(table[name].cast(pa.string()))).as_py() for name in free}
-    longest = max(free, key=lambda name: lengths[name] or 0, default=None)
-    return longest if longest is not None and (lengths[longest] or 0) >= _MIN_TEXT else None
+    lengths = {name: _mean_length(table[name]) for name in free}
+    longest = max(free, key=lambda name: lengths[name], default=None)
+    return longest if longest is not None and lengths[longest] >= _MIN_TEXT else None
+
+
+def _may_be_class(column: pa.ChunkedArray) -> bool:
+    """Return whether a column is empty or holds mostly 0 and 1."""
+    return column.null_count == len(column) or is_binary(column) or _mostly_binary(column) is not None
+
+
+def _mean_length(column: pa.ChunkedArray) -> float:
+    """Mean number of characters in the cells of a column of strings."""
+    return pa.compute.mean(pa.compute.utf8_length(column.cast(pa.string()))).as_py() or 0.0
 
 
 def feature_matrix(path: Path, table: pa.Table, names: list[str], first: int = 0) -> npt.NDArray[np.float32]:
@@ -213,7 +259,9 @@ def feature_matrix(path: Path, table: pa.Table, names: list[str], first: int = 0
 
 
 def is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_list(kind: Any) -> bool:

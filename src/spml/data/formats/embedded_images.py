@@ -17,7 +17,9 @@ from spml.json_text import parse_json
 def holds_images(kind: pa.DataType) -> bool:
     """Return whether a column of this type holds image files: bytes, or Hugging Face's struct of `bytes` and `path`."""
     if pa.types.is_struct(kind):
-        return kind.get_field_index("bytes") >= 0 and holds_images(kind.field("bytes").type)
+        if kind.get_field_index("bytes") < 0:
+            return False
+        kind = kind.field("bytes").type
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 

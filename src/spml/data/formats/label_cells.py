@@ -23,21 +23,31 @@ def label_lists(
 ) -> tuple[list[list[str]], list[str]]:
     """Return the labels in each cell, and notes. With `separator` "" a cell is one label; None guesses it."""
     kind, notes = column.type, []
-    if is_list(kind):
-        lists = [[str(label) for label in cell or () if label is not None] for cell in column.to_pylist()]
-    elif not (is_text(kind) or is_number(kind) or pa.types.is_null(kind)):
+    inner = kind.value_type if is_list(kind) or pa.types.is_dictionary(kind) else kind
+    if not (is_text(inner) or is_number(inner) or pa.types.is_null(inner)):
         raise InputError(f"{path}: column {name!r} holds {kind}: labels must be names or whole numbers.")
+    if is_list(kind):
+        lists = [["" if label is None else str(label) for label in cell or ()] for cell in column.to_pylist()]
+        if is_number(inner):
+            numbers = _whole_numbers(path, name, ["" if label == "nan" else label for cell in lists for label in cell])
+            remaining = iter(numbers)
+            lists = [[next(remaining) for _ in cell] for cell in lists]
     else:
         cells = ["" if cell is None else str(cell) for cell in column.to_pylist()]
-        if pa.types.is_floating(kind):  # whole numbers, where some are missing
+        if pa.types.is_floating(inner):  # whole numbers, where some are missing
             cells = ["" if cell == "nan" else cell for cell in cells]
         cells = _whole_numbers(path, name, cells)
         if any(cell.lstrip().startswith("[") for cell in cells):
             raise InputError(f"{path}: column {name!r} contains lists in brackets: write several labels as a;b;c.")
         if separator is None:
-            separator = _separator(cells)
+            separator = _separator(path, name, cells)
             if separator:
                 notes.append(f"column {name!r} contains several labels per row, separated by {separator!r}.")
+            elif commas := sum("," in cell for cell in cells):
+                notes.append(
+                    f"{commas} labels of column {name!r} contain a comma as part of the name: if it separates labels, "
+                    "write them as a;b;c."
+                )
         lists = [cell.split(separator) if separator else [cell] for cell in cells]
     padded = sum(label != label.strip() for labels in lists for label in labels if label.strip())
     if padded and not separator:
@@ -64,7 +74,7 @@ def _whole_numbers(path: Path, name: str, cells: list[str]) -> list[str]:
     return [str(int(numbers[cell])) if "." in cell else cell for cell in cells]
 
 
-def _separator(cells: list[str]) -> str:
+def _separator(path: Path, name: str, cells: list[str]) -> str:
     """Return the separator of several labels in a cell; "" if a cell is one label.
 
     A comma may belong to a name ("Paris, France"). It is a separator only if most parts also occur in other cells.
@@ -74,6 +84,10 @@ def _separator(cells: list[str]) -> str:
         if not any(separator in cell for cell in different):
             continue
         if separator != ",":
+            if separator == ";" and (both := next((cell for cell in different if "|" in cell), None)):
+                raise InputError(
+                    f"{path}: labels of column {name!r} are separated by ';' and by '|', as in {both!r:.60}: use one."
+                )
             return separator
         uses = Counter(part.strip() for cell in different for part in set(cell.split(",")) if part.strip())
         parts = {part.strip() for cell in different if "," in cell for part in cell.split(",") if part.strip()}

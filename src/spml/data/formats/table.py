@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -27,7 +27,7 @@ from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.labels import Labels
 
-_MAX_CLASSES = 10**7
+_MAX_CLASSES = 10**6  # class numbers: larger ones are ids
 
 
 def from_table(
@@ -105,6 +105,7 @@ def from_table(
         "id": id_column,
         "split": split_column,
     }
+    _check_roles(file, chosen, class_columns, feature_columns)
     table, roles, embedded = columns.open_table(file, chosen, images=not feature_columns)
     if not feature_columns and "image" not in roles and "text" not in roles:
         used = [*roles.values(), *(class_columns or ())]
@@ -130,6 +131,7 @@ def from_table(
         inputs = _image_inputs(file, table, image, root, size, options)
     if inputs.groups is not None:
         ids = None  # the images name the rows
+        roles.pop("id", None)
         labels = labels.merged(file, inputs.names, inputs.groups)
         images = zip(inputs.names, inputs.groups, strict=True)
         splits = [_one_split(file, name, rows, splits) for name, rows in images]
@@ -137,6 +139,8 @@ def from_table(
     found += [f"ids from {roles['id']!r}"] if ids else []
     found += [f"the split from {split!r}"] if split else []
     notes = [f"columns of {file.name}: {', '.join(found)}.", *labels.notes, *inputs.notes]
+    if not isinstance(inputs.store, FeatureStore):
+        notes += _unused_note(table, [*roles.values(), *labels.columns])
     known = labels.table(file, ids or inputs.names)
     return from_known(file.stem, inputs.store, known, notes, splits, validation_share=validation_share, seed=seed)
 
@@ -170,6 +174,7 @@ def _feature_inputs(path: Path, table: pa.Table, chosen: Sequence[str] | None, t
             notes.append(f"columns that are not used: {list_names(others)}.")
     names = [columns.existing_column(path, table, "feature_columns", name) for name in chosen or ()]
     names = names or columns.feature_columns(table, taken)
+    notes += _doubtful_features(table, names)
     if not names:
         raise InputError(
             f"{path}: no column contains images (image_column), texts (text_column) or numbers (feature_columns); "
@@ -178,6 +183,48 @@ def _feature_inputs(path: Path, table: pa.Table, chosen: Sequence[str] | None, t
     store = FeatureStore(columns.feature_matrix(path, table, names), names, path)
     description = f"{store.dim} features from {names[0]!r}" + (f" to {names[-1]!r}" if len(names) > 1 else "")
     return _Inputs(store, description, _row_numbers(table), notes)
+
+
+def _unused_note(table: pa.Table, used: Sequence[str]) -> list[str]:
+    taken = {*used}
+    unused = [name for name in table.column_names if name not in taken]
+    return [f"columns that are not used: {list_names(unused)}."] if unused else []
+
+
+def _doubtful_features(table: pa.Table, names: Sequence[str]) -> list[str]:
+    """Notes on features that may reveal the labels or the order of the rows, and on those that are rounded."""
+    notes = []
+    numbers = [name for name in names if pa.types.is_integer(table.schema.field(name).type)]
+    values = {name: table[name].to_numpy() for name in numbers if not table[name].null_count}
+    named = [name for name in names if any(usual_column(kind, [name]) for kind in ("label", "id", "split"))]
+    counting = [name for name, cells in values.items() if len(cells) > 2 and (np.diff(cells) == 1).all()]
+    if doubtful := list(dict.fromkeys([*named, *counting])):
+        notes.append(
+            f"these features look like labels, ids, a split or row numbers: {list_names(doubtful)}. If they are, "
+            "delete these columns."
+        )
+    if rounded := [name for name, cells in values.items() if (cells.astype(np.float32) != cells).any()]:
+        notes.append(f"whole numbers above 2^24 are rounded to seven digits: {list_names(rounded)}.")
+    return notes
+
+
+def _check_roles(
+    path: Path,
+    chosen: Mapping[str, str | None],
+    class_columns: Sequence[str] | None,
+    feature_columns: Sequence[str] | None,
+) -> None:
+    """Raise `InputError` if the user chose one column for two purposes."""
+    options: dict[str, str] = {}
+    pairs = [(f"{kind}_column", name) for kind, name in chosen.items() if name]
+    pairs += [("class_columns", name) for name in class_columns or ()]
+    pairs += [("feature_columns", name) for name in feature_columns or ()]
+    for option, name in pairs:
+        if name in options:
+            other = options[name]
+            twice = f"twice in {option}" if other == option else f"given as {other} and as {option}"
+            raise InputError(f"{path}: column {name!r} is {twice}: choose another one.")
+        options[name] = option
 
 
 def _image_inputs(path: Path, table: pa.Table, column: str, root: Path, size: int, options: ImageOptions) -> _Inputs:
@@ -272,6 +319,7 @@ def from_features(
             splits = read_splits(source, roles["split"], texts(table[roles["split"]]))
             notes.append(f"the split from {roles['split']!r}.")
         notes += [f"labels from column{'s' * (len(parsed.columns) > 1)} {parsed.description}.", *parsed.notes]
+        notes += _unused_note(table, [*roles.values(), *parsed.columns])
     else:
         known = _labels_from_array(source, classes)
         if known.counts().negatives.any() and known.is_full:
@@ -302,14 +350,10 @@ def _labels_from_array(path: Path, classes: Iterable[str] | None) -> Labels:
     values = read_npy(path, "a .npy file of labels")
     if values.ndim == 1 and values.dtype.kind == "f":
         values = _class_numbers(values, path)
-    try:
-        largest = int(values.max(initial=0)) if values.dtype.kind in "iu" else -1
-        if largest > _MAX_CLASSES:
-            raise InputError(f"{path}: the label {largest} is not a class number; class numbers start at 0.")
-        names = [str(index) for index in range(largest + 1)] or None
-    except (ValueError, OSError, EOFError, AttributeError) as error:
-        reason = "it holds Python objects; save class numbers, or names as text" if "pickle" in str(error) else error
-        raise InputError(f"{path}: this is not a .npy file of labels ({reason}).") from error
+    largest = int(values.max(initial=0)) if values.dtype.kind in "iu" else -1
+    if largest > _MAX_CLASSES:
+        raise InputError(f"{path}: the label {largest} is not a class number; they go from 0 to {_MAX_CLASSES:,}.")
+    names = [str(index) for index in range(largest + 1)] or None
     if values.ndim not in (1, 2):
         raise InputError(f"{path}: labels must be one class number per row, or a matrix, not of shape {values.shape}.")
     if values.ndim == 2 or classes is not None:
@@ -339,11 +383,11 @@ def same_images(path: Path, column: str, cells: list[str]) -> tuple[list[str], l
 def image_files(path: Path, root: Path, names: list[str], groups: list[list[int]], skipping: bool) -> list[Path]:
     """Return the image files. If bad images are skipped, so are missing ones, unless all are missing."""
     files = [root / name for name in names]
-    missing = [index for index, file in enumerate(files) if not file.is_file()]
+    missing = [index for index, file in enumerate(files) if not os.path.isfile(file)]  # also if the name is too long
     if len(missing) > (len(files) - 1 if skipping else 0):
         first = missing[0]
         raise InputError(
-            f"{path}: {row_label(groups[first][0])}, no image {files[first]} ({len(missing)} of "
+            f"{path}: {row_label(groups[first][0])}, no image {str(files[first])[:300]} ({len(missing)} of "
             f"{len(files)} are missing): paths are relative to the table's folder, or to image_root."
         )
     return files

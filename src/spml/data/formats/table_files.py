@@ -19,6 +19,8 @@ from spml.data.formats.embedded_images import holds_images
 from spml.data.stores.decode import SUFFIXES
 from spml.errors import InputError
 
+_PART = re.compile(r"([a-z]+)-(\d{5})-of-(\d{5})")
+
 
 def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
     """Read a CSV (comma, semicolon or tab) or parquet file, without columns of images.
@@ -54,11 +56,31 @@ def is_csv(path: Path) -> bool:
 
 
 def _read_folder(path: Path) -> pa.Table:
-    tables = [(file.name.partition("-")[0], read_table(file)) for file in shards(path)]
-    if not tables:
+    files = shards(path)
+    if not files:
         raise InputError(f"{path} is a folder without tables: give the table itself.")
-    parts = [table.append_column("split", pa.array([split] * table.num_rows)) for split, table in tables]
-    return pa.concat_tables(parts, promote_options="default")
+    _check_complete(path, [file.name for file in files])
+    parts: list[pa.Table] = []
+    for file in files:
+        table = read_table(file)
+        if "split" in table.column_names:
+            raise InputError(f"{file}: it has a column 'split', but its name states the split: delete the column.")
+        if parts and {*table.column_names} != {*parts[0].column_names} - {"split"}:
+            raise InputError(f"{file}: its columns differ from those of {files[0].name}: all parts must have the same.")
+        parts.append(table.append_column("split", pa.array([file.name.partition("-")[0]] * table.num_rows)))
+    try:
+        return pa.concat_tables(parts, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: the files do not fit together ({str(error).splitlines()[0]}).") from error
+
+
+def _check_complete(path: Path, names: Sequence[str]) -> None:
+    """Raise `InputError` if a part of a table is missing, by the names of the others."""
+    found = {(part[1], part[3], int(part[2])) for name in names if (part := _PART.match(name))}
+    for split, count in sorted({(split, count) for split, count, _ in found}):
+        for number in range(int(count)):
+            if (split, count, number) not in found:
+                raise InputError(f"{path}: the part {split}-{number:05}-of-{count} of the table is missing.")
 
 
 def _read_parquet(path: Path) -> tuple[pa.Table, list[str], int]:
@@ -72,11 +94,26 @@ def _read_parquet(path: Path) -> tuple[pa.Table, list[str], int]:
 def _read_delimited(path: Path, texts: Sequence[str]) -> pa.Table:
     parse = pa.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
     header = _read_csv(path, parse, None, header=True)
+    blank = _blank_lines_at_end(path) if len(header) == 1 else None
+    if blank is not None:  # in a table of one column, an empty line is an empty cell
+        parse.ignore_empty_lines = False
     text_columns = [usual_column(kind, header) for kind in ("image", "label", "id", "split")]
     text_columns += [name for name in header if name.strip().casefold() in ("text", "texts")]
     types = {name: pa.string() for name in (*text_columns, *texts) if name}
     table = _read_csv(path, parse, pa.csv.ConvertOptions(column_types=types))
+    if blank:
+        table = table.slice(0, table.num_rows - blank)
     return table.rename_columns(unguard(pa.array(table.column_names, pa.string())).to_pylist())
+
+
+def _blank_lines_at_end(path: Path) -> int | None:
+    """Return the number of empty lines at the end of a text file; None if its first line is empty."""
+    with path.open("rb") as file:
+        if not file.readline().removeprefix(b"\xef\xbb\xbf").strip():
+            return None
+        file.seek(-min(2**16, path.stat().st_size), os.SEEK_END)
+        end = file.read().replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return max(0, len(end) - len(end.rstrip(b"\n")) - 1)
 
 
 def _reason(error: Exception) -> str:
@@ -143,9 +180,11 @@ def _looks_like_numbers(names: Sequence[str]) -> bool:
 
 
 def _delimiter(path: Path) -> str:
-    """Return the most frequent of comma, semicolon and tab in the header."""
+    """Return the most frequent of comma, semicolon and tab in the header; in a .tsv file, a tab if there is one."""
     with path.open(encoding="utf-8-sig") as file:
-        header = file.readline()
+        header = re.sub('"[^"]*"', "", file.readline())
+    if path.suffix.lower() == ".tsv" and "\t" in header:
+        return "\t"
     return max((",", ";", "\t"), key=header.count)
 
 

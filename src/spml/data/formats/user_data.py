@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,9 @@ VALIDATION_SHARE = 0.2
 _LONGEST_NAME = 10_000
 _MISSING = {"nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "?", "-1", "unknown", "missing"}
 """How other programs write empty cells (lower case)."""
+
+_QUOTES = " \"'\u2018\u2019\u201c\u201d"
+_WHOLE = re.compile(r"\+?\d+(\.0*)?")
 
 ANNOTATED = "annotated classes are positive; all others are unknown."
 
@@ -81,6 +85,12 @@ def from_known(
     train, validation, test = (np.flatnonzero(np.array(splits or ["train"] * len(labels)) == part) for part in PARTS)
     if not len(train):
         raise InputError(f"{name}: no training rows.")
+    rows, columns = labels.positives()
+    trained = np.isin(rows, train)
+    if not trained.any():
+        raise InputError(f"{name}: no training row has a label.")
+    if absent := [labels.classes[column] for column in np.setdiff1d(columns, columns[trained]).tolist()]:
+        notes = [*notes, f"{_some_of(absent, labels)} no training row and cannot be learned: {_first_names(absent)}."]
     default = VALIDATION_SHARE if isinstance(store, ImageStore) else 0.0
     share = default if validation_share is None else validation_share
     if not len(validation) and share:
@@ -109,7 +119,10 @@ def hold_out(labels: Labels, rows: Int64, *, share: float = 0.2, seed: int = 120
 
 
 def check_names(source: object, kind: str, names: Iterable[str]) -> None:
-    """Raise `InputError` for a name that is too long or has control characters: a quotation mark may be missing."""
+    """Raise `InputError` for a name that is too long or invisible, or has control characters.
+
+    A quotation mark may be missing.
+    """
     for name in names:
         if len(name) > _LONGEST_NAME:
             raise InputError(
@@ -121,16 +134,26 @@ def check_names(source: object, kind: str, names: Iterable[str]) -> None:
             if "\n" in name or "\r" in name:
                 raise InputError(f"{source}: the {kind} {shown} contains a line break: is a quotation mark missing?")
             raise InputError(f"{source}: the {kind} {shown} contains a control character: remove it.")
+        if name and all(unicodedata.category(character) in ("Cf", "Zs", "Zl", "Zp") for character in name):
+            raise InputError(
+                f"{source}: the {kind} {name!a:.60} has no visible character: rename it, or leave it empty."
+            )
 
 
 def similar_classes(classes: Iterable[str]) -> list[str]:
-    """Notes on class names that differ only in case, blanks, hyphens, invisible characters or encoding of accents."""
+    """Notes on class names that differ only in spelling.
+
+    That is in case, blanks, hyphens, quotation marks, invisible characters, the encoding of accents, or as numbers.
+    """
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name in classes:
         plain = unicodedata.normalize("NFKC", name).casefold()
         if not plain.isprintable():
             plain = "".join(character for character in plain if unicodedata.category(character) != "Cf")
-        if not plain.lstrip("-").isdecimal():
+        plain = plain.strip(_QUOTES)
+        if _WHOLE.fullmatch(plain):
+            plain = plain.partition(".")[0].lstrip("+0") or "0"
+        elif not plain.lstrip("-").isdecimal():
             plain = plain.replace("_", " ").replace("-", " ")
         groups[" ".join(plain.split())].append(name)
     return [
@@ -152,12 +175,18 @@ def class_notes(labels: Labels) -> list[str]:
     if len(labels.classes) == 1:
         notes.append(f"there is only one class, {labels.classes[0]!r}: no other label can be recovered.")
     if lonely:
-        named = ", ".join(map(repr, lonely[:5])) + (", …" if len(lonely) > 5 else "")
-        notes.append(f"{len(lonely)} of {len(labels.classes)} classes have only one row: {named}.")
+        notes.append(f"{_some_of(lonely, labels)} only one row: {_first_names(lonely)}.")
     if empty := [name for name, count in zip(labels.classes, positives, strict=True) if count == 0]:
-        named = ", ".join(map(repr, empty[:5])) + (", …" if len(empty) > 5 else "")
-        notes.append(f"{len(empty)} of {len(labels.classes)} classes have no row and cannot be learned: {named}.")
+        notes.append(f"{_some_of(empty, labels)} no row and cannot be learned: {_first_names(empty)}.")
     unlabelled = np.count_nonzero(np.bincount(labels.positives()[0], minlength=len(labels)) == 0)
     if unlabelled:
         notes.append(f"{unlabelled} of {len(labels)} rows have no label; they are kept as unlabelled rows.")
     return notes
+
+
+def _some_of(names: Sequence[str], labels: Labels) -> str:
+    return f"{len(names)} of {len(labels.classes)} classes have"
+
+
+def _first_names(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
