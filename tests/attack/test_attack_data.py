@@ -2,14 +2,18 @@
 
 import os
 import random
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from spml.data.detect import open_data
 from spml.data.formats.folder import files_below
 from spml.errors import InputError
-from support.attacks import FAULTS, FORMATS, snapshot
+from support.attacks import FAULTS, FORMATS, image, snapshot
 
 
 def attacked(root: Path, made: Path) -> list[Path]:
@@ -60,3 +64,108 @@ def test_deep_folders_take_no_longer_than_flat_ones(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os.path, "realpath", lambda path, **options: resolved.append(path) or realpath(path, **options))
     assert len(files_below(tmp_path / "photos", (".png",))[0]) == 1
     assert len(resolved) < 10  # each of them reads every folder above
+
+
+def images(*names: str) -> Callable[[Path], None]:
+    def write(root: Path) -> None:
+        for row, name in enumerate(names):
+            image(root / name, row)
+
+    return write
+
+
+def pixels(mode: str) -> Callable[[Path], None]:
+    def write(root: Path) -> None:
+        image(root / "a" / "1.png", 0)
+        (root / "b").mkdir()
+        Image.new(mode, (9, 9)).save(root / "b" / "2.tif")
+
+    return write
+
+
+def annotations(change: Callable[[Path], object]) -> Callable[[Path], None]:
+    def write(root: Path) -> None:
+        FORMATS["voc"](root)
+        change(root)
+
+    return write
+
+
+def edited(name: str, old: str, new: str) -> Callable[[Path], object]:
+    return lambda root: (root / name).write_text((root / name).read_text().replace(old, new))
+
+
+def zips(root: Path) -> None:
+    FORMATS["pack of images"](root)
+    with zipfile.ZipFile(root / "more.zip", "w") as archive:
+        archive.writestr("00.jpg", b"x")
+
+
+FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a folder beside a split": (
+        images("train/a/1.png", "test/a/2.png", "extra/3.png"),
+        "look like a split, but .*'extra'",
+    ),
+    "a split without training": (
+        images("val/a/1.png", "test/a/2.png"),
+        "look like a split, but there is no folder train",
+    ),
+    "testing alone": (images("test/a/1.png", "test/b/2.png"), "look like a split, but there is no folder train"),
+    "a class without a visible name": (images(" /1.png", "b/2.png"), "has no visible character"),
+    "a class that is not UTF-8": (
+        images("a/1.png", "\udcff/2.png"),
+        "data: the name of the folder .* is not valid UTF-8",
+    ),
+    "whole numbers of 32 bits": (pixels("I"), "2.tif: its pixels are numbers of 32 bits"),
+    "floats of 32 bits": (pixels("F"), "2.tif: its pixels are numbers of 32 bits"),
+    "another kind of XML": (
+        annotations(edited("Annotations/0.xml", "annotation>", "html>")),
+        "its root element is 'html'",
+    ),
+    "two images for an annotation": (
+        annotations(lambda root: (edited("Annotations/0.xml", "0.png", "")(root), image(root / "JPEGImages/0.jpg", 9))),
+        "several images are named '0'",
+    ),
+    "two images of one name in zip files": (zips, "several images in the .zip files are called '00'"),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders_that_could_be_misread(name: str, tmp_path: Path) -> None:
+    write, message = FOLDERS[name]
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data")
+    with pytest.raises(InputError, match=message) as error:
+        open_data(tmp_path / "data").store.prepare()
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_left_out_of_annotations_is_noted(tmp_path: Path) -> None:
+    FORMATS["voc"](tmp_path)
+    (tmp_path / "Annotations/0.xml").unlink()
+    edited("Annotations/1.xml", "<name>", "<difficult>1</difficult><name>")(tmp_path)
+    notes = " ".join(open_data(tmp_path).notes)
+    assert "1 images have no annotation (*.xml) and are left out (for example '0.png')" in notes
+    assert "1 objects marked difficult do not count" in notes
+
+
+@pytest.mark.parametrize(("name", "message"), [("./1.png", "occurs twice"), ("x" * 5000, "set image_root")])
+def test_names_in_annotations_that_cannot_be_used(name: str, message: str, tmp_path: Path) -> None:
+    path = FORMATS["coco"](tmp_path)
+    path.write_text(path.read_text().replace("0.png", name))
+    with pytest.raises(InputError, match=message):
+        open_data(path)
+
+
+def test_a_long_name_in_an_annotation_is_no_image(tmp_path: Path) -> None:
+    FORMATS["voc"](tmp_path)
+    edited("Annotations/0.xml", "0.png", "x" * 5000)(tmp_path)
+    assert len(open_data(tmp_path)) == 6
+
+
+def test_a_pack_with_names_that_are_no_text(tmp_path: Path) -> None:
+    FORMATS["pack of features"](tmp_path)
+    arrays = dict(np.load(tmp_path / "labels.npz"))
+    np.savez(tmp_path / "labels.npz", **arrays | {"classes": np.array([b"\xff", b"dog", b"bird"])})
+    with pytest.raises(InputError, match="'classes' holds bytes that are not ASCII"):
+        open_data(tmp_path)

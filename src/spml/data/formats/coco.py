@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -84,14 +85,15 @@ def from_coco_json(path: FilePath, *, image_root: FilePath | None = None, **opti
     roots = [Path(image_root)] if image_root is not None else [file.parent, file.parent / "images"]
     names = list(instances.files.values())
     for root in roots:
-        missing = [name for name in names if not (root / name).is_file()]
+        missing = [name for name in names if not os.path.isfile(root / name)]  # also if the name is too long
         if not missing:
             break
     else:
         raise InputError(
-            f"{file}: the image {missing[0]!r} is not in {' or '.join(map(str, roots))} ({len(missing)} of "
+            f"{file}: the image {missing[0]!r:.300} is not in {' or '.join(map(str, roots))} ({len(missing)} of "
             f"{len(names)} are missing); set image_root to the folder that file names are relative to."
         )
+    need_distinct(file, map(os.path.normpath, names), "image")
     labels = Labels.from_lists(instances.labels.values(), instances.classes, ids=names)
     return from_images(file.stem, [root / name for name in names], labels, [ANNOTATED], **options)
 

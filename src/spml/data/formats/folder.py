@@ -89,6 +89,7 @@ def _read(root: Path, noun: str, suffixes: tuple[str, ...]) -> tuple[list[str], 
         copies.update(others)
     rows = [row for row in range(len(members)) if row not in copies]
     names = [members[row].name for row in rows]
+    _check_unicode(root, classes)
     labels = Labels.from_lists([known[row] for row in rows], classes, ids=names)
     if merged:
         example = members[min(merged)[0]].name.rpartition("/")[2]
@@ -166,6 +167,8 @@ def _by_class(root: Path, names: list[str], noun: str) -> tuple[list[_File], lis
     has_splits = "train" in {SPLITS.get(top.casefold()) for top in tops} and all(
         top.casefold() in SPLITS for top in tops
     )
+    if not has_splits:
+        _check_no_split(root, names)
     depth = 1 if has_splits else 0  # of the class in the path
     members: list[_File] = []
     loose: list[str] = []
@@ -199,6 +202,29 @@ def _by_class(root: Path, names: list[str], noun: str) -> tuple[list[_File], lis
     elif empty:
         notes.append(f"the folders {', '.join(map(repr, empty))} contain no {noun} and are not classes.")
     return members, sorted(classes), notes
+
+
+def _check_no_split(root: Path, names: list[str]) -> None:
+    """Raise `InputError` if several folders look like a split with classes, but others are next to them."""
+    tops = {name.partition("/")[0] for name in names if "/" in name}
+    nested = {name.partition("/")[0] for name in names if name.count("/") > 1}
+    parts = sorted(top for top in nested if top.casefold() in SPLITS)
+    if len({SPLITS[top.casefold()] for top in parts}) < 2 and not (parts and tops == {*parts}):
+        return
+    other = min(tops - {*parts}, default=None)
+    problem = "there is no folder train" if other is None else f"the folder {other!r} is next to them"
+    raise InputError(
+        f"{root}: the folders {', '.join(parts)} look like a split, but {problem}: keep only train, val and test, or "
+        "rename them if they are classes."
+    )
+
+
+def _check_unicode(root: Path, classes: list[str]) -> None:
+    for name in classes:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{root}: the name of the folder {name!r} is not valid UTF-8; rename it.") from None
 
 
 def _same_in_several_classes(root: Path, members: list[_File]) -> list[list[int]]:

@@ -71,7 +71,7 @@ def from_pack(
     """
     folder = Path(path)
     arrays = _read_arrays(folder)
-    names, classes = (arrays[name].astype(str).tolist() for name in ("image", "classes"))
+    names, classes = (arrays[name].tolist() for name in ("image", "classes"))
     store: Store
     has_images, texts = any(folder.glob("*.zip")), folder / TEXTS
     if features is None:
@@ -261,6 +261,10 @@ def _read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
     for name in ("image", "classes"):
         if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "US":
             raise InputError(f"{path}: {name!r} must be a list of names, not of shape {arrays[name].shape}.")
+        try:
+            arrays[name] = arrays[name].astype(str)
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: {name!r} holds bytes that are not ASCII: save the names as text.") from None
     rows, columns = len(arrays["image"]), len(arrays["classes"])
     shapes = {"image": (rows,), "classes": (columns,), "labels": (rows, columns), "observed": (rows,)}
     for name, shape in (shapes | {"largest_share": (rows, columns)}).items():
@@ -309,7 +313,10 @@ def _image_sources(folder: Path, names: list[str]) -> list[tuple[str, str]]:
     if not archives:
         raise InputError(f"{folder}: no .zip files with images in this pack.")
     found: dict[str, tuple[str, str]] = {}
+    twice: set[str] = set()
     for archive in archives:
+        if not archive.is_file():  # a pipe would wait for ever
+            raise InputError(f"{archive}: this is not a regular file.")
         try:
             with zipfile.ZipFile(archive) as file:
                 members = file.namelist()
@@ -318,10 +325,15 @@ def _image_sources(folder: Path, names: list[str]) -> list[tuple[str, str]]:
         for member in members:
             stem, suffix = os.path.splitext(member)
             if suffix.lower() in SUFFIXES:
+                twice |= {member, stem} & found.keys()
                 found[member] = found[stem] = (str(archive), member)
     missing = [name for name in names if name not in found]
     if missing:
         raise InputError(
             f"{folder}: image {missing[0]!r} is in none of the .zip files ({len(missing)} of {len(names)} are missing)."
+        )
+    if ambiguous := next((name for name in names if name in twice), None):
+        raise InputError(
+            f"{folder}: several images in the .zip files are called {ambiguous!r}: give each its own name."
         )
     return [found[name] for name in names]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Unpack
@@ -30,6 +32,8 @@ class _Scene(NamedTuple):
     shares: dict[str, float]
     """By class: the share of the image that its largest box covers."""
     file: str
+    difficult: int = 0
+    """The number of objects that do not count."""
 
 
 def from_voc(path: FilePath, **options: Unpack[OfficialOptions]) -> Dataset:
@@ -97,15 +101,20 @@ def from_voc_annotations(path: FilePath, **options: Unpack[UserOptions]) -> Data
     folders = [root / name for name in ("JPEGImages", "images", "Images") if (root / name).is_dir()]
     if not folders:
         raise InputError(f"{root / 'JPEGImages'}: no such folder; it should contain the images.")
-    by_stem = {file.stem: file for file in sorted(folders[0].iterdir()) if file.suffix.lower() in SUFFIXES}
+    images = sorted(file for file in folders[0].iterdir() if file.suffix.lower() in SUFFIXES)
+    by_stem = {file.stem: file for file in images}
+    same_stem = Counter(file.stem for file in images)
     lists: list[list[str]] = []
     annotation_of: dict[Path, Path] = {}
+    difficult = 0
     for annotation in annotations:
         scene = _annotation(annotation)
         if scene.file.startswith(("/", "\\")) or ".." in Path(scene.file).parts or "\0" in scene.file:
             raise InputError(f"{annotation}: its image {scene.file!r} must lie in {folders[0]}: give a file name.")
         image = folders[0] / scene.file
-        found = image if scene.file and image.is_file() else by_stem.get(annotation.stem)
+        found = image if scene.file and os.path.isfile(image) else by_stem.get(annotation.stem)
+        if found != image and same_stem[annotation.stem] > 1:
+            raise InputError(f"{annotation}: several images are named {annotation.stem!r}: give a file name.")
         if found is None:
             raise InputError(f"{annotation}: its image {scene.file or annotation.stem!r} is not in {folders[0]}.")
         if found in annotation_of:
@@ -113,12 +122,20 @@ def from_voc_annotations(path: FilePath, **options: Unpack[UserOptions]) -> Data
                 f"{annotation}: its image {found.name!r} is also the image of {annotation_of[found].name}."
             )
         lists.append(sorted(scene.shares))
+        difficult += scene.difficult
         annotation_of[found] = annotation
     if not any(lists):
         raise InputError(f"{root / 'Annotations'}: no annotation contains an object.")
     files = list(annotation_of)
     labels = Labels.from_lists(lists, ids=[file.relative_to(root).as_posix() for file in files])
-    return from_images(root.resolve().name, files, labels, [ANNOTATED], **options)
+    notes = [ANNOTATED]
+    if left_out := sorted({*images} - {*files}):
+        notes.append(
+            f"{len(left_out)} images have no annotation (*.xml) and are left out (for example {left_out[0].name!r})."
+        )
+    if difficult:
+        notes.append(f"{difficult} objects marked difficult do not count.")
+    return from_images(root.resolve().name, files, labels, notes, **options)
 
 
 def voc_root(path: Path) -> Path | None:
@@ -134,10 +151,14 @@ def _annotation(path: Path) -> _Scene:
         tree = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, OSError, ValueError, LookupError) as error:  # LookupError: unknown encoding
         raise InputError(f"{path}: the annotation cannot be read ({error}).") from error
+    if tree.tag != "annotation":
+        raise InputError(f"{path}: its root element is {tree.tag!r:.60}, not 'annotation': this is no VOC annotation.")
     width, height = (_number(path, tree, f"size/{side}", "the image") for side in ("width", "height"))
     shares: dict[str, float] = {}
+    difficult = 0
     for number, element in enumerate(tree.iter("object"), start=1):
         if (element.findtext("difficult") or "0").strip() == "1":
+            difficult += 1
             continue
         name = (element.findtext("name") or "").strip()
         if not name:
@@ -149,7 +170,7 @@ def _annotation(path: Path) -> _Scene:
         area = max(0.0, right - left) * max(0.0, bottom - top) / max(1.0, width * height)
         # A box without area is still an object, so its share is never 0.
         shares[name] = max(shares.get(name, 0.0), area, 1e-6)
-    return _Scene(shares, (tree.findtext("filename") or "").strip())
+    return _Scene(shares, (tree.findtext("filename") or "").strip(), difficult)
 
 
 def _number(path: Path, element: ElementTree.Element, field: str, subject: str) -> float:
