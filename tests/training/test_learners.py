@@ -17,6 +17,7 @@ from spml.methods import method
 from spml.metrics import mean_average_precision
 from spml.models.feature_model import LinearLearner, merged
 from spml.training.learners import design, fit_features
+from spml.training.learners.copies import copy_groups
 from spml.training.learners.design import Design, assign_folds
 from spml.training.learners.lbfgs import minimise
 from spml.training.learners.likelihood import choose_shares, combine, fit_temperature
@@ -225,9 +226,40 @@ def test_forest_arrays_vote_as_scikit_learn(make):
 def test_out_of_bag_scores_do_not_see_the_label():
     draw = np.random.default_rng(0)
     x, label = draw.normal(size=(200, 5)), draw.integers(0, 4, 200)  # nothing can be learned
-    fit = fit_forest(x.astype(np.float32), label, 4, ForestKind("forest", 60))
+    fit = fit_forest(x.astype(np.float32), label, 4, ForestKind("forest", 60), np.arange(200))
     correct = (fit.scores.argmax(1).numpy() == label).mean()
     assert correct < 0.4  # 0.25 by chance, 1 on the trees' own rows
+
+
+@pytest.mark.parametrize(("name", "base"), [("auto", "linear"), ("auto", "trees"), ("em", "auto"), ("role", "auto")])
+def test_held_out_scores_do_not_see_the_labels_of_copies(name, base):
+    draw = np.random.default_rng(0)
+    x, label = draw.normal(size=(120, 8)), draw.integers(0, 4, 120)  # nothing can be learned
+    x, label = np.concatenate([x, x[:30]]), np.concatenate([label, label[:30]])
+    fit = fit_features(FeatureStore(x), labels_of(label), method=name, base=base, k=1.5)
+    correct = (fit.held_out.argmax(1) == label)[np.r_[:30, 120:150]].mean()
+    assert correct < 0.45  # 0.25 by chance
+
+
+def test_rows_are_copies_unless_features_take_few_values():
+    x = np.random.default_rng(0).normal(size=(6, 3))
+    x[4] = x[1]
+    assert copy_groups(FeatureStore(x), np.arange(6)).tolist() == [0, 1, 2, 3, 1, 5]
+    assert copy_groups(FeatureStore(x), np.array([5, 4, 1, 0])).tolist() == [0, 1, 1, 3]
+    sparse = csr_matrix(np.where(x > 0, x, 0.0))
+    assert copy_groups(FeatureStore(sparse), np.arange(6)).tolist() == [0, 1, 2, 3, 1, 5]
+    few = np.arange(6)[:, None] % 2
+    assert copy_groups(FeatureStore(few.astype(float)), np.arange(6)).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_copies_share_a_fold_and_other_rows_keep_theirs():
+    label = np.arange(40) % 4
+    groups = np.arange(40)
+    assert np.array_equal(assign_folds(label, 5, 0, groups), assign_folds(label, 5, 0))
+    groups[[7, 30]] = 3
+    folds = assign_folds(label, 5, 0, groups)
+    assert len(set(folds[[3, 7, 30]])) == 1
+    assert len(set(folds)) == 5
 
 
 def test_forests_are_skipped_where_they_are_too_slow():

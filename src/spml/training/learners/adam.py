@@ -27,6 +27,7 @@ _RESIDENT = 2**31  # bytes of standardised features that are kept in memory
 def fit_with_adam(
     features: FeatureStore,
     rows: npt.NDArray[np.int64],
+    groups: npt.NDArray[np.int64],
     labels: Labels,
     method: str,
     settings: Mapping[str, Any],
@@ -59,7 +60,9 @@ def fit_with_adam(
         part_features = FeatureRows(store, store_rows[part])
         return train_heads(part_features, labels.subset(part), [experiment], device=device, progress=False)[0]
 
-    fold = np.random.default_rng([seed, 0xF01D]).permutation(len(rows)) % min(_FOLDS, len(rows))
+    _, group = np.unique(groups, return_inverse=True)
+    number = int(group.max()) + 1
+    fold = (np.random.default_rng([seed, 0xF01D]).permutation(number) % min(_FOLDS, number))[group]
     scores = torch.zeros(len(rows), labels.num_classes)
     for f in range(int(fold.max()) + 1):
         inside, outside = np.flatnonzero(fold != f), np.flatnonzero(fold == f)

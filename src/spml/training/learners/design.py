@@ -298,8 +298,14 @@ def _gram(features: Sequence[Any]) -> Tensor:
     return gram
 
 
-def assign_folds(label: Int64, folds: int, seed: int) -> Int64:
-    """A fold for every row: rows of a class are spread evenly over the folds, in random order."""
+def assign_folds(label: Int64, folds: int, seed: int, groups: Int64 | None = None) -> Int64:
+    """A fold for every row: rows of a class are spread evenly over the folds, in random order.
+
+    Rows of one of the `groups` share a fold; without groups, every row is one of its own.
+    """
+    if groups is not None:
+        _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+        return assign_folds(label[first], folds, seed)[group]
     draw = np.random.default_rng([seed, 0xF01D])
     order = draw.permutation(len(label))
     order = order[np.argsort(label[order], kind="stable")]

@@ -115,12 +115,14 @@ def _forests(task: Task, others: Sequence[Family], *, forced: bool) -> list[Trai
     if not forced:
         task.progress("do trees help?")
         tables = [average(family)[0] for family in others]
-        if not promising(matrix, task.label, task.targets, tables, task.seed):
+        if not promising(matrix, task.label, task.targets, tables, task.groups, task.seed):
             return []
     trained = []
     for kind in kinds:
         task.progress(kind.name)
-        fit = fit_forest(matrix, task.label, task.targets.shape[1], kind, sample_weight=task.weight, seed=task.seed)
+        fit = fit_forest(
+            matrix, task.label, task.targets.shape[1], kind, task.groups, sample_weight=task.weight, seed=task.seed
+        )
         held_out = fit_temperature(fit.scores, task.targets)
         trained.append(Trained(kind.name, partial(getattr, fit, "forest"), fit.scores, held_out))
     return trained
@@ -148,7 +150,15 @@ def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Ca
             raise InputError(f"{name!r} does not support sample_weight for this many rows and classes: use 'auto'")
         task.progress(f"linear learner, {name}")
         learner, scores = fit_with_adam(
-            task.features, task.rows, labels, name, settings, k=task.k, seed=task.seed, device=task.device
+            task.features,
+            task.rows,
+            task.groups,
+            labels,
+            name,
+            settings,
+            k=task.k,
+            seed=task.seed,
+            device=task.device,
         )
         held_out = fit_temperature(scores, task.targets)
         return [(name, held_out)], Trained(name, lambda: learner, scores, held_out), compares_classes

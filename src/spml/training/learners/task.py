@@ -14,6 +14,7 @@ from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.training.device import choose_device
+from spml.training.learners.copies import copy_groups
 from spml.training.learners.design import Design, assign_folds
 
 Float64 = npt.NDArray[np.float64]
@@ -43,6 +44,8 @@ class Task:
         Shares of the observed classes, times the row's weight.
     label : array of shape (n,)
         The first observed class.
+    groups : array of shape (n,)
+        Rows with equal features have the same number, see `copy_groups`.
     weight : array of shape (n,), optional
     k : float, optional
         Average number of labels per row, if known.
@@ -60,6 +63,7 @@ class Task:
     observed: Labels
     targets: Tensor
     label: Int64
+    groups: Int64
     weight: Float64 | None
     k: float | None
     seed: int
@@ -68,7 +72,10 @@ class Task:
 
     def design(self) -> Design:
         """Return the rows as linear learners need them."""
-        return Design(self.features, self.rows, assign_folds(self.label, FOLDS, self.seed), self.device)
+        return Design(self.features, self.rows, self._folds(), self.device)
+
+    def _folds(self) -> Int64:
+        return assign_folds(self.label, FOLDS, self.seed, self.groups)
 
 
 def make_task(
@@ -113,6 +120,7 @@ def make_task(
         observed,
         targets,
         label,
+        copy_groups(features, rows),
         weight,
         k,
         seed,

@@ -57,7 +57,7 @@ def _comparisons(rows: int, dim: int) -> float:
     return rows * math.log2(rows + 1) * math.sqrt(dim)
 
 
-def promising(matrix: Any, label: Int64, targets: Tensor, others: Sequence[Tensor], seed: int) -> bool:
+def promising(matrix: Any, label: Int64, targets: Tensor, others: Sequence[Tensor], groups: Int64, seed: int) -> bool:
     """Return whether forests are worth growing.
 
     They are if they are cheap, or if a few trees, grown on some of the rows, improve the likelihood by more than its
@@ -67,7 +67,7 @@ def promising(matrix: Any, label: Int64, targets: Tensor, others: Sequence[Tenso
         return True
     rows = np.random.default_rng([seed, 0x7EE5]).permutation(len(label))[:_PILOT_ROWS]
     kind = ForestKind("pilot", _PILOT_TREES, random_splits=True)
-    fit = fit_forest(matrix[rows], label[rows], targets.shape[1], kind, seed=seed)
+    fit = fit_forest(matrix[rows], label[rows], targets.shape[1], kind, groups[rows], seed=seed)
     part = targets[torch.from_numpy(rows)]
     tables = [centred(scores[torch.from_numpy(rows)].double()) for scores in others]
     gain, error = gain_of(tables, centred(fit.scores), part)
@@ -83,7 +83,14 @@ class ForestFit:
 
 
 def fit_forest(
-    features: Any, label: Int64, classes: int, kind: ForestKind, *, sample_weight: Float64 | None = None, seed: int = 0
+    features: Any,
+    label: Int64,
+    classes: int,
+    kind: ForestKind,
+    groups: Int64,
+    *,
+    sample_weight: Float64 | None = None,
+    seed: int = 0,
 ) -> ForestFit:
     """Grow a forest.
 
@@ -94,6 +101,8 @@ def fit_forest(
         Observed class of every row.
     classes : int
     kind : ForestKind
+    groups : array of shape (n,)
+        A row is out of the bag of a tree that saw no row of its group.
     sample_weight : array of shape (n,), optional
     seed : int
 
@@ -108,7 +117,7 @@ def fit_forest(
         kind.trees, bootstrap=True, min_samples_leaf=kind.min_rows, random_state=seed, n_jobs=available_cores()
     ).fit(features, label, sample_weight=sample_weight)
     forest = forest_from_sklearn(grown, classes)
-    return ForestFit(forest, _out_of_bag(grown, forest, features))
+    return ForestFit(forest, _out_of_bag(grown, forest, features, groups))
 
 
 def available_cores() -> int:
@@ -148,14 +157,12 @@ def forest_from_sklearn(grown: Any, classes: int) -> Forest:
     return Forest(tensors, max(tree.max_depth for tree in trees), classes)
 
 
-def _out_of_bag(grown: Any, forest: Forest, features: Any) -> Tensor:
-    """Log-votes of every row, (n, L), from the trees that did not see it."""
+def _out_of_bag(grown: Any, forest: Forest, features: Any, groups: Int64) -> Tensor:
+    """Log-votes of every row, (n, L), from the trees that saw neither the row nor a copy of it."""
     rows, classes = features.shape[0], forest.classes
     votes, count = np.zeros((rows, classes)), np.zeros((rows, 1))
     for estimator, sampled in zip(grown.estimators_, grown.estimators_samples_, strict=True):
-        outside = np.ones(rows, bool)
-        outside[sampled] = False
-        outside = np.flatnonzero(outside)
+        outside = np.flatnonzero(~np.isin(groups, groups[sampled]))
         if not len(outside):
             continue
         votes[np.ix_(outside, grown.classes_)] += estimator.predict_proba(features[outside])
