@@ -206,7 +206,7 @@ def test_invalid_arguments_raise(run: RunFolder, recovered: Recovered) -> None:
     with pytest.raises(InputError, match="prefer is 'speed'"):
         recover(run, prefer="speed")  # type: ignore[arg-type]
     for threshold in (0.0, 1.5, "f2", float("nan")):
-        with pytest.raises(InputError, match="threshold is"):
+        with pytest.raises(InputError, match="threshold must be"):
             recover(run, threshold=threshold)  # type: ignore[arg-type]
     for k in (0.0, -1.0, float("nan"), len(CLASSES) + 1.0):
         with pytest.raises(InputError, match=f"k must be above 0 and at most {len(CLASSES)}"):

@@ -78,13 +78,18 @@ def export(
         If the format is unknown, or the file exists or cannot be written.
     """
     target = Path(path)
-    name = format or _SUFFIX_FORMATS.get(target.suffix.lower())
+    usual = _SUFFIX_FORMATS.get(target.suffix.lower())
+    name = usual if format is None else format
     if name is None and target.suffix.lower() == ".json":
         raise InputError(f"{target}: a .json file can be one of {', '.join(_JSON_FORMATS)}; give the format")
     if name is None:
         raise InputError(f"{target}: use the ending .csv or .parquet, or give a format: {', '.join(FORMATS)}")
     if name not in FORMATS:
         raise InputError(f"unknown format {name!r}. Available formats: {', '.join(FORMATS)}")
+    if usual is not None and name != usual:
+        raise InputError(f"{target}: the ending means {usual}, but the format is {name}: use another ending")
+    if prefix and name not in _JSON_FORMATS:
+        raise InputError(f"prefix applies only to {', '.join(_JSON_FORMATS)}, not to {name}: leave it out")
     check_overwrite(target, overwrite)
     with atomic_path(target) as temporary, explain_write_errors(target):
         if name in ("csv", "parquet"):

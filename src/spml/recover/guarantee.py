@@ -73,9 +73,10 @@ def guaranteed_threshold(
 
 def _p_value(wrong: Float64 | Int64, numbers: Int64, weights: Float64, precision: float) -> float:
     """How likely at most this share of wrong labels is if the precision is lower."""
-    weight = weights * numbers
-    if not weight.any():
+    if not numbers.any():
         return 1.0
+    weights = weights / weights[numbers > 0].max()  # only their ratios count; squares of huge ones would overflow
+    weight = weights * numbers
     trials = float(weight.sum() ** 2 / (weight**2).sum())
     errors = trials * float((weights * wrong).sum() / weight.sum())
     return float(betainc(max(trials - errors, 1e-9), errors + 1, precision))

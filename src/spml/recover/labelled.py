@@ -1,5 +1,7 @@
 """What people know about the rows of a run: tables with all labels of a few rows, and databases of answers."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +44,8 @@ def read_labelled(path: Path, run: RunFolder) -> LabelledRows:
             raise InputError(
                 f"{path}: the column {column!r} is missing; its columns are {', '.join(table.column_names)}"
             )
+    if "weight" not in table.column_names:
+        _check_no_other_weights(path, table.column_names)
     table = without_guards(path, table, ("name", "label"))
     row_of = {name: row for row, name in enumerate(run.names)}
     lists: dict[str, list[str]] = {}
@@ -59,6 +63,10 @@ def read_labelled(path: Path, run: RunFolder) -> LabelledRows:
                 f"{path}, line {line}: {unknown[0]!r} is not one of the run's {len(run.classes)} classes: "
                 + ("write | between labels" if several else "correct it, or leave it out")
             )
+        if twice := next((label for label in labels if label in lists.get(name, ())), None):
+            raise InputError(
+                f"{path}, line {line}: {name!r} already has the label {twice!r} in an earlier line: keep one of them"
+            )
         lists.setdefault(name, []).extend(labels)
         lines.setdefault(name, line)
         if weight:
@@ -74,11 +82,13 @@ def read_labelled(path: Path, run: RunFolder) -> LabelledRows:
                 f"{path}, line {lines[name]}: {name!r} is listed without {missing[0]!r}, its observed label: "
                 "list all labels of each row"
             )
-    if weights and (without := [name for name in lists if name not in weights]):
+    if "weight" in table.column_names and (without := [name for name in lists if name not in weights]):
         raise InputError(
-            f"{path}, line {lines[without[0]]}: {without[0]!r} has no weight, but other rows have: "
-            "keep the weights that `spml sample` wrote, or delete the column"
+            f"{path}, line {lines[without[0]]}: {without[0]!r} has no weight: keep the weights that `spml sample` "
+            "wrote; delete the column only if every row was drawn with the same chance"
         )
+    if len({mark for cell in weighted for mark in ".," if cell and mark in cell}) > 1:
+        raise InputError(f"{path}: some weights have a decimal point, some a comma: keep what `spml sample` wrote")
     table_of_labels = Labels.from_lists(lists.values(), run.classes, rest="negative")
     return LabelledRows(table_of_labels, rows, np.array([weights[name] for name in lists]) if weights else None)
 
@@ -90,9 +100,17 @@ def _labels_of(cell: str | None, classes: tuple[str, ...]) -> list[str]:
     return [cell] if cell in classes else [part.strip() for part in cell.split("|") if part.strip()]
 
 
+def _check_no_other_weights(path: Path, columns: Sequence[str]) -> None:
+    """Raise `InputError` for a renamed column of weights: without them, estimates would not hold for all rows."""
+    if other := next((name for name in columns if name.strip().casefold() in ("weight", "weights")), None):
+        raise InputError(f"{path}: the column {other!r} must be named 'weight', as `spml sample` wrote it")
+
+
 def _weight(text: str, place: str) -> float:
+    """A number as programs write it; Python alone would also read 1_0 and the digits of other scripts."""
+    plain = text.isascii() and "_" not in text
     try:
-        weight = float(text.replace(",", "."))  # some spreadsheets save decimal commas
+        weight = float(text.replace(",", ".")) if plain else float("nan")  # some spreadsheets save decimal commas
     except ValueError:
         weight = float("nan")
     if not 0 < weight < float("inf"):
@@ -103,6 +121,6 @@ def _weight(text: str, place: str) -> float:
 def answers_of(run: RunFolder, path: Path | None = None) -> Labels | None:
     """The answers in a database, by default review.db in the run folder; None if that does not exist."""
     file = run.folder / DECISIONS if path is None else path
-    if path is None and not file.exists():
+    if path is None and not os.path.lexists(file):  # a link that leads nowhere is an error
         return None
     return read_decisions(file, Subject(run.names, run.classes, run.given_labels))

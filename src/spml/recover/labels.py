@@ -18,6 +18,7 @@ from spml.labels.inputs import row_indices
 from spml.recover.guarantee import CONFIDENCE, guaranteed_threshold
 from spml.recover.labelled import LabelledRows
 from spml.recover.rule import ENOUGH_ROWS, Expectation, Prefer, Rule, check_choice, choose_rule, reading_of
+from spml.type_checks import check_type
 
 if TYPE_CHECKING:
     from spml.runs.folder import RunFolder
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 PROVENANCE = ("recovered", "given", "confirmed")
 """Where a label comes from: the model, the data, or a person's answer."""
 
+_ROUNDED = 0.95  # a given k may be this much below the number of known labels: it is often a rounded number
 _UNSURE = 2.0  # the interval of the number of missing labels per row is wide beyond this ratio
 
 
@@ -269,7 +271,8 @@ def recover(
     """
     if rows not in ("train", "all"):
         raise InputError(f"rows is {rows!r}: it must be 'train' or 'all'")
-    check_choice(prefer, threshold)
+    check_type("k", k, float | None)
+    check_choice(prefer, threshold, precision)
     _check_precision(precision, threshold, rows, labelled is not None)
     decided = _decided(run, decisions)
     known = run.labels.dense() if decided is None else run.given_labels.updated(decided).dense()
@@ -280,6 +283,8 @@ def recover(
     chosen, notes = _requested_rows(run, rows, predicted)
     if k is None:
         k = run.record.get("k")
+    elif 0 < k < _ROUNDED * (mean := float((known[chosen] > 0).sum() / len(chosen))):
+        raise InputError(f"k is {k:g} labels per row, but {mean:.1f} per row are already known: give at least that")
     calibration_rows, kind = _calibration_rows(run, known, predicted, extra)
     nothing = False  # not even one label is recovered
     if precision is not None and checked is not None:
@@ -319,8 +324,6 @@ def _decided(run: RunFolder, decisions: Labels | None) -> Labels | None:
 def _check_precision(precision: float | None, threshold: float | None, rows: str, labelled: bool) -> None:
     if precision is None:
         return
-    if not (isinstance(precision, (int, float)) and 0 < precision < 1):
-        raise InputError(f"precision is {precision!r}: it must be a number above 0 and below 1")
     if not labelled:
         raise InputError(
             "precision needs fully labelled rows: draw some with `spml sample`, complete their labels and pass them as "
@@ -457,6 +460,9 @@ def _checked(labelled: LabelledRows | tuple[Labels, npt.ArrayLike]) -> LabelledR
     if not isinstance(labelled, tuple) or len(labelled) not in (2, 3) or not isinstance(labelled[0], Labels):
         raise InputError("labelled must be the path of a table, or a pair of a Labels table and its row numbers")
     rows = LabelledRows(*labelled)
+    numbers = np.asarray(rows.rows).ravel()
+    if len(np.unique(numbers)) < len(numbers):
+        raise InputError("the row numbers of labelled rows must differ: give each row once")
     if rows.weights is not None:
         weights = np.asarray(rows.weights)
         real = weights.dtype.kind in "fiu" and weights.shape == (len(rows.labels),)

@@ -1,12 +1,13 @@
 """Which labels count as recovered, and what can be expected of them."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from spml.calibration import Bool, Calibration, Float32, Float64, Int8, Int64, Reading, best_threshold
 from spml.errors import InputError
+from spml.type_checks import Probability, Range, check_type
 
 Prefer = Literal["recall", "balanced", "precision"]
 
@@ -54,12 +55,15 @@ class Expectation(NamedTuple):
     recall: tuple[float, float]
 
 
-def check_choice(prefer: str, threshold: float | None) -> None:
+def check_choice(prefer: str, threshold: float | None, precision: float | None = None) -> None:
     """Raise `InputError` if an argument of `recover` is invalid."""
     if prefer not in get_args(Prefer):
         raise InputError(f"prefer is {prefer!r}: it must be one of {', '.join(get_args(Prefer))}")
-    if threshold is not None and not (isinstance(threshold, (int, float)) and 0 < threshold <= 1):
-        raise InputError(f"threshold is {threshold!r}: it must be a number above 0 and at most 1")
+    check_type("threshold", threshold, Annotated[float, Range(0, 1, "(]")] | None)
+    check_type("precision", precision, Probability | None)
+    given = "threshold" if threshold is not None else "precision" if precision is not None else ""
+    if given and prefer != "balanced":
+        raise InputError(f"prefer is {prefer!r}, which has no effect with {given}: leave one of them out")
 
 
 def reading_of(calibration: Calibration, prefer: Prefer, threshold: float | None) -> Reading:
