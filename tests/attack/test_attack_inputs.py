@@ -177,6 +177,11 @@ LABELLED = {
     "two weights": ("name,label,weight\n0,cat,2\n0,dog,3\n", "two weights"),
     "some weights": ("name,label,weight\n0,cat,2\n1,dog,\n", "has no weight"),
     "commas": ('name,label\n0,"cat,dog"\n', "'cat,dog' is not one of"),
+    "a row twice": ("name,label\n0,cat|dog\n1,dog\n0,cat|bird\n", "line 4: '0' already has the label 'cat'"),
+    "no weights": ("name,label,weight\n0,cat,\n1,dog,\n", "line 2: '0' has no weight"),
+    "weights under another name": ("name,label,Weights\n0,cat,2\n1,dog,3\n", "'Weights' must be named 'weight'"),
+    "points and commas": ('name,label,weight\n0,cat,2.5\n1,dog,"1,000"\n', "some a comma"),
+    "an underscore": ("name,label,weight\n0,cat,1_0\n", "'1_0' is not a number"),
 }
 
 
@@ -198,6 +203,12 @@ def choices(value: Any) -> Any:
     return task(annotations=[{"result": [{"type": "choices", "value": value}]}])
 
 
+def lists(*names: str) -> Any:
+    """Annotations of one row, each with one choice from a list."""
+    results = [{"type": "choices", "from_name": name, "value": {"choices": ["cat"]}} for name in names]
+    return task(annotations=[{"result": [result]} for result in results])
+
+
 IMPORTS: dict[str, Any] = {
     "no list": {},
     "a number": 3,
@@ -217,6 +228,11 @@ IMPORTS: dict[str, Any] = {
     "choices as text": choices({"choices": "cat"}),
     "a choice as a list": choices({"choices": [["cat"]]}),
     "another class": choices({"choices": ["Cat"]}),
+    "people who disagree": lists("labels", "absent"),
+    "two lists of other names": lists("labels", "not there"),
+    "absent in another case": lists("Absent"),
+    "boxes": task(annotations=[{"result": [{"type": "rectanglelabels", "value": {"rectanglelabels": ["cat"]}}]}]),
+    "a taxonomy": task(annotations=[{"result": [{"type": "taxonomy", "value": {"taxonomy": [["cat"]]}}]}]),
 }
 
 
@@ -249,6 +265,12 @@ DATABASE = {
     "VALUES (1000, 0, 1, 'a', 'b', 'c', 'd')",
     "a class that does not exist": "INSERT INTO decisions (row, label, answer, who, at, model, request) "
     "VALUES (0, 1000, 1, 'a', 'b', 'c', 'd')",
+    "bytes as text": "INSERT INTO decisions (row, label, answer, who, at, model, request) "
+    "VALUES (0, 1, 1, 'a', 'b', x'ff', 'd')",
+    "a confidence as text": "INSERT INTO decisions (row, label, answer, who, at, confidence, model, request) "
+    "VALUES (0, 1, 1, 'a', 'b', 'high', 'c', 'd')",
+    "an id below zero": "INSERT INTO decisions (id, row, label, answer, who, at, model, request) "
+    "VALUES (-5, 0, 1, 1, 'a', 'b', 'c', 'd')",
 }
 
 
@@ -272,6 +294,23 @@ def test_edited_databases(name: str, unnamed: Path, spml: Spml, tmp_path: Path) 
 
 
 @pytest.mark.timeout(60)
+def test_a_link_to_lost_answers_is_an_error(unnamed: Path, spml: Spml, tmp_path: Path) -> None:
+    root = tmp_path / "place"
+    run = copy(unnamed, root / "run")
+    (run / "review.db").symlink_to("nowhere.db")
+    failing(spml, root, "recover", run, "--out", root / "r.csv")
+
+
+@pytest.mark.timeout(60)
+def test_a_column_of_labels_needs_a_table(unnamed: Path, spml: Spml, tmp_path: Path) -> None:
+    root = tmp_path / "place"
+    root.mkdir()
+    np.save(root / "new.npy", features_of())
+    options = ("--recover", "--label-column", "x", "--out", root / "p.csv", "--device", "cpu")
+    assert "is a column of a table" in failing(spml, root, "predict", unnamed, root / "new.npy", *options)
+
+
+@pytest.mark.timeout(60)
 def test_images_and_texts_are_no_features(unnamed: Path, spml: Spml, tmp_path: Path) -> None:
     root = tmp_path / "place"
     root.mkdir()
@@ -290,6 +329,7 @@ EXPORTS = {
     "no such database": ("--export", "e.csv", "--decisions", "nowhere.db"),
     "no such import": ("--export", "e.csv", "--import", "nowhere.json"),
     "half a character": ("--export", "\udcff.csv"),
+    "a prefix for a table": ("--export", "e.csv", "--prefix", "http://"),
     "a long name": ("--export", "x" * 5000),
 }
 
@@ -303,6 +343,15 @@ def test_exports_that_fail_change_nothing(
     monkeypatch.chdir(root)
     text = failing(spml, root, "review", run, *EXPORTS[name])
     assert len(text) < 2000
+
+
+@pytest.mark.parametrize("host", ["", " ", "a\0b", "é" * 80, "x" * 300])
+@pytest.mark.timeout(60)
+def test_odd_hosts(host: str, unnamed: Path, spml: Spml, tmp_path: Path) -> None:
+    database = tmp_path / "new.db"
+    code, text = spml("review", unnamed, "--decisions", database, "--no-browser", "--host", host)
+    assert code == 2, text
+    assert "--host" in text
 
 
 def test_an_export_without_answers_makes_no_database(unnamed: Path, spml: Spml, tmp_path: Path) -> None:

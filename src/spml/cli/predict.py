@@ -46,6 +46,8 @@ def command(
         typer.echo(f"spml: {problem}. Using its best epoch so far.", err=True)
     if recover and (threshold is not None or top is not None):
         raise InputError("--recover uses its own thresholds: leave --threshold and --top out")
+    if label_column is not None and inputs[0].suffix.lower() not in TABLES and not ray:
+        raise InputError(f"--label-column is a column of a table, and {inputs[0]} is none: leave it out")
     options: dict[str, Any] = {
         "threshold": 0.5 if threshold is None else threshold,
         "top": 1 if top is None else top,

@@ -1,5 +1,6 @@
 """`spml review`: confirm or correct recovered labels in the browser."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -65,11 +66,11 @@ def command(
     if import_ is not None:  # both are checked before a database is created
         read_label_studio(import_, subject_of(finished), texts)
     if export is not None:
-        check_export(export)
+        check_export(export, prefix)
     with ExitStack() as stack:
         if export is not None:
             stack.enter_context(writing_output(export, run, force=force))
-        if export is not None and import_ is None and not (decisions or run / DECISIONS).exists():
+        if export is not None and import_ is None and not os.path.lexists(decisions or run / DECISIONS):
             if decisions is not None:
                 raise InputError(f"{decisions}: no such file")
             decisions = Path(stack.enter_context(TemporaryDirectory()), DECISIONS)  # the run stays as it is

@@ -56,7 +56,7 @@ def export_decisions(
     InputError
         If the ending is another one, or the file cannot be written.
     """
-    form = check_export(path)
+    form = check_export(path, prefix)
     written = decisions.since() if history and form != "label-studio" else decisions.current()
     with atomic_path(path) as temporary, explain_write_errors(path):
         if form == "label-studio":
@@ -67,11 +67,13 @@ def export_decisions(
     return len(written)
 
 
-def check_export(path: Path) -> str:
+def check_export(path: Path, prefix: str = "") -> str:
     """The format of a file for decisions, by its ending; raises `InputError` for another ending."""
     form = FORMATS.get(path.suffix.lower())
     if form is None:
         raise InputError(f"{path}: decisions are exported to {', '.join(FORMATS)} (Label Studio): use such an ending")
+    if prefix and form != "label-studio":
+        raise InputError(f"{path}: prefix applies only to .json: leave it out")
     return form
 
 
@@ -164,13 +166,43 @@ def read_label_studio(path: Path, subject: Subject, texts: Sequence[str] | None 
         raise InputError(f"{path} cannot be read as JSON ({error})") from None
     rows, classes = _Names(subject.names, texts or ()), {name: c for c, name in enumerate(subject.classes)}
     found: list[Annotation] = []
+    answered: dict[int, dict[int, int]] = {}
+    _check_lists(path, tasks)
     for number, task in enumerate(tasks, start=1):
         place = f"{path}, task {number}"
         row = rows.find(task["data"], place)
         for annotation in task.get("annotations") or []:
             if not annotation.get("was_cancelled"):
                 found.append(Annotation(row, _annotator(annotation), _answers(annotation, classes, place)))
+                _check_agreement(found[-1], answered.setdefault(row, {}), subject, place)
     return found
+
+
+def _check_lists(path: Path, tasks: Sequence[_Task]) -> None:
+    """Raise `InputError` if nothing says which of several lists of choices means absent."""
+    results = [
+        result
+        for task in tasks
+        for annotation in task.get("annotations") or []
+        for result in annotation.get("result") or []
+        if result.get("type") == "choices" and not annotation.get("was_cancelled")
+    ]
+    others = sorted({result.get("from_name", PRESENT) for result in results} - {ABSENT})
+    if len(others) > 1 or (others and others[0].casefold() == ABSENT):
+        raise InputError(
+            f"{path}: the choices come from the lists {', '.join(map(repr, others))}, and which of them are absent "
+            f"labels is open: name that list {ABSENT!r}, the other one {PRESENT!r}"
+        )
+
+
+def _check_agreement(annotation: Annotation, before: dict[int, int], subject: Subject, place: str) -> None:
+    """Raise `InputError` if two annotations of a row contradict each other: nobody has decided which one counts."""
+    for label, answer in annotation.answers.items():
+        if before.setdefault(label, answer) != answer:
+            raise InputError(
+                f"{place}: two annotations of {subject.names[annotation.row]!r} disagree about "
+                f"{subject.classes[label]!r}: correct one of them in Label Studio"
+            )
 
 
 def _write_table(decisions: Decisions, written: list[Decision], path: Path, form: str, allow_formulas: bool) -> None:
@@ -236,7 +268,10 @@ def _results(
 def _answers(annotation: _Annotation, classes: dict[str, int], place: str) -> dict[int, int]:
     answers: dict[int, int] = {}
     for result in annotation.get("result") or []:
-        if result.get("type") != "choices":
+        kind = result.get("type", "")
+        if kind == "taxonomy" or kind.endswith("labels"):  # comments, ratings and the like say nothing about labels
+            raise InputError(f"{place}: results of the type {kind!r} cannot be read: use choices for labels")
+        if kind != "choices":
             continue
         answer = ANSWERS["no"] if result.get("from_name") == ABSENT else ANSWERS["yes"]
         try:

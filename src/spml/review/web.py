@@ -282,6 +282,8 @@ def check_installed() -> None:
 
 
 def _bind(host: str, port: int | None) -> socket.socket:
+    if not host.strip():  # an empty address would be every address of this computer
+        raise InputError("--host is empty: give an address, such as 127.0.0.1, or 0.0.0.0 for other computers")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     tries = [PORT, 0] if port is None else [port]
     for number in tries:
@@ -291,7 +293,7 @@ def _bind(host: str, port: int | None) -> socket.socket:
             bound.bind((host, number))
             bound.listen(128)
             return bound
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, TypeError) as error:  # TypeError: text that cannot be a host name
             bound.close()
             if number == tries[-1]:
                 reason = getattr(error, "strerror", None) or str(error)
@@ -313,6 +315,6 @@ def _is_loopback(host: str) -> bool:
 
 def _reachable(host: str) -> str:
     """An address for a browser: of all interfaces, this computer's name."""
-    if host in ("0.0.0.0", "::", ""):
+    if host in ("0.0.0.0", "::"):
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host

@@ -56,6 +56,15 @@ CREATE TRIGGER no_delete BEFORE DELETE ON decisions BEGIN SELECT RAISE(ABORT, 'd
 """
 _COLUMNS = "id, row, label, answer, who, at, confidence, model, draw, request, undoes"
 
+_FITTING_TYPES = " AND ".join(
+    [
+        "id > 0",
+        *(f"typeof({name}) = 'text'" for name in ("who", "at", "model", "request")),
+        "typeof(draw) IN ('text', 'null')",
+        "typeof(undoes) IN ('integer', 'null')",
+        "typeof(confidence) IN ('real', 'null')",
+    ]
+)
 _NOT_UNDONE = "d.undoes IS NULL AND NOT EXISTS (SELECT 1 FROM decisions WHERE undoes = d.id)"
 _COUNTS = (
     f"{_NOT_UNDONE} AND NOT EXISTS (SELECT 1 FROM decisions AS e WHERE e.row = d.row AND e.label = d.label "
@@ -337,11 +346,14 @@ class Decisions:
         odd = connection.execute(
             "SELECT id FROM decisions WHERE typeof(row) != 'integer' OR row NOT BETWEEN 0 AND ? "
             "OR typeof(label) != 'integer' OR label NOT BETWEEN 0 AND ? "
-            "OR answer NOT IN (-1, 0, 1) OR typeof(who) != 'text' OR typeof(at) != 'text' LIMIT 1",
+            "OR answer NOT IN (-1, 0, 1) LIMIT 1",
             (len(self.subject.names) - 1, len(self.subject.classes) - 1),
         ).fetchone()
         if odd is not None:
             raise InputError(f"{self.path}: decision {odd[0]} is not about a row and a class of this data")
+        odd = connection.execute(f"SELECT id FROM decisions WHERE NOT ({_FITTING_TYPES}) LIMIT 1").fetchone()
+        if odd is not None:
+            raise InputError(f"{self.path} is damaged: decision {odd[0]} has a value of the wrong type")
 
     def _meta(self) -> dict[str, str]:
         return {
