@@ -275,6 +275,100 @@ def test_an_input_is_not_replaced_even_with_force(option: str, finished: Path, s
     assert check(spml, root, "recover", run, option, file, "--out", link / file.name, "--force") == 2
 
 
+RECOVER = {
+    "fewer labels than are known": (("--k", "0.5"), "per row are already known"),
+    "a preference and a threshold": (("--prefer", "recall", "--threshold", "0.5"), "leave one of them out"),
+    "a prefix for a table": (("--prefix", "http://"), "prefix applies only to"),
+    "an empty format": (("--format", ""), "unknown format"),
+    "the format of another ending": (("--format", "coco"), "use another ending"),
+}
+
+
+@pytest.mark.parametrize("name", RECOVER)
+@pytest.mark.timeout(60)
+def test_options_of_recover_that_do_not_fit(name: str, finished: Path, spml: Spml, tmp_path: Path) -> None:
+    options, message = RECOVER[name]
+    root = tmp_path / "place"
+    run = copy(finished, root / "run" / "run")
+    before = snapshot(root)
+    code, text = spml("recover", run, "--out", root / "r.csv", *options)
+    assert code == 2
+    assert message in " ".join(text.split())
+    assert snapshot(root) == before
+
+
+@pytest.mark.parametrize("name", ["run/review.db", "run/review.db-wal", "labels.csv"])
+@pytest.mark.timeout(60)
+def test_answers_and_labels_are_not_replaced_even_with_force(name: str, spml: Spml, tmp_path: Path) -> None:
+    root = tmp_path / "place"
+    root.mkdir()
+    package.train(str(matrix(root)), out=root / "run", base="linear", progress=False, device="cpu")
+    (root / "run" / "review.db").write_text("answers")
+    assert check(spml, root, "recover", root / "run", "--out", root / name, "--format", "csv", "--force") == 2
+
+
+@pytest.mark.timeout(60)
+def test_reports_of_runs_that_cannot_be_compared(
+    finished: Path, others: dict[str, tuple[Path, Path]], spml: Spml, tmp_path: Path
+) -> None:
+    root = tmp_path / "place"
+    root.mkdir()
+    (root / "link").symlink_to(finished)
+    images = others["images"][0]
+    assert check(spml, root, "report", finished, finished, "--out", root / "r.html") == 2
+    assert check(spml, root, "report", finished, root / "link", "--out", root / "r.html") == 2
+    assert check(spml, root, "report", finished, images, "--out", root / "r.html") == 2  # 24 rows and 9 images
+
+
+ANNOTATE = {
+    "the answers of a run": ("run/review.csv", ()),
+    "a link": ("link.csv", ()),
+    "a pipe": ("pipe.csv", ()),
+    "a folder": ("folder.csv", ()),
+    "a model for features": ("l.csv", ("--model", "features")),
+}
+
+
+@pytest.mark.parametrize("name", ANNOTATE)
+@pytest.mark.timeout(60)
+def test_annotations_that_cannot_be_saved(
+    name: str, finished: Path, others: dict[str, tuple[Path, Path]], spml: Spml, tmp_path: Path
+) -> None:
+    import os
+
+    out, options = ANNOTATE[name]
+    root = tmp_path / "place"
+    copy(others["images"][0], root / "run")
+    folder(root / "photos")
+    (root / "classes.txt").write_text("bird\ncat\ndog\n")
+    (root / "l.csv.txt").write_text("of the user")
+    (root / "link.csv").symlink_to("l.csv.txt")
+    (root / "link.db").write_bytes(b"")  # as if it had been written before
+    os.mkfifo(root / "pipe.csv")
+    (root / "pipe.db").write_bytes(b"")
+    (root / "folder.csv").mkdir()
+    (root / "folder.db").write_bytes(b"")
+    model = tuple(finished if option == "features" else option for option in options)
+    arguments = (root / "photos", "--classes", root / "classes.txt", "--out", root / out, "--no-browser", *model)
+    assert check(spml, root, "annotate", *arguments, "--host", "256.1.1.1") == 2
+
+
+def test_the_demo_keeps_a_report_of_the_user(spml: Spml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def quickstart(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("the demo trains before it looks for the report")
+
+    monkeypatch.setattr("spml.bench.quickstart.quickstart", quickstart)
+    root = tmp_path / "place"
+    root.mkdir()
+    (root / "report.html").write_text("of the user")
+    assert check(spml, root, "quickstart", "--scale", "0.02", "--out", root) == 2
+
+
+@pytest.mark.parametrize("name", ["x\0.py", "\0", "\udcff.py", "x" * 5000 + ".py"])
+def test_odd_names_of_plugins(name: str, spml: Spml, tmp_path: Path) -> None:
+    assert check(spml, tmp_path, "methods", "--import", name) == 2
+
+
 def test_a_full_disk_leaves_no_part_of_a_method(spml: Spml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, write, left = tmp_path / "place", Path.write_text, iter(range(2))
     root.mkdir()

@@ -23,6 +23,7 @@ from spml.training.run_experiment import run_experiment
 from spml.training.settings import TrainSettings
 
 REFERENCE = "bce"
+DEMO_METHODS = ("an", "auto", REFERENCE)
 SETTINGS = TrainSettings(
     epochs=7,
     batch_size=64,
@@ -57,7 +58,7 @@ class DemoResult:
 
 
 def quickstart(
-    folder: Path, names: tuple[str, ...] = ("an", "auto", REFERENCE), *, scale: float = 1.0, progress: bool = True
+    folder: Path, names: tuple[str, ...] = DEMO_METHODS, *, scale: float = 1.0, progress: bool = True
 ) -> list[DemoResult]:
     """Train each method on the built-in scenes, unless its folder holds a finished run.
 

@@ -30,10 +30,13 @@ def command(
     """
     from spml.review.annotate import AnnotateApp, Annotation, find_images, read_classes, write_table
     from spml.runs.decisions import Decisions, Subject
+    from spml.runs.outputs import check_not_of_a_run
 
     if out.suffix.lower() != ".csv":
         raise InputError(f"--out {out}: the table must end in .csv")
     database = out.with_suffix(".db")
+    check_not_of_a_run(out)
+    check_not_of_a_run(database)
     if out.exists() and not database.exists():
         raise InputError(f"--out {out} already exists and was not written by `spml annotate`: use another name")
     paths, names = find_images(images), read_classes(classes)
@@ -63,6 +66,8 @@ def _likely(model: Path, paths, names):  # type: ignore[no-untyped-def]
     from spml.predict.predictor import open_predictor
 
     predictor = open_predictor(model, "cpu")
+    if predictor.spec.image_size is None:
+        raise InputError(f"--model {model} was not trained on images: leave it out, or give a run on images")
     if set(predictor.classes) != set(names):
         raise InputError(f"--model {model} was trained on other classes than those in --classes")
     order = [predictor.classes.index(name) for name in names]

@@ -16,14 +16,14 @@ def command(
     force: ForceOption = False,
 ) -> None:
     """Train three methods on built-in images of handwritten digits, print a table and write a report."""
-    from spml.bench.quickstart import REFERENCE, quickstart
+    from spml.bench.quickstart import DEMO_METHODS, REFERENCE, quickstart
     from spml.report import write_report
     from spml.runs.outputs import writing_output
 
-    results = quickstart(out, scale=scale)
-    report_path, runs = out / "report.html", [result.run for result in results]
-    with writing_output(report_path, *(run.folder for run in runs), force=force):
-        write_report(runs, report_path, overwrite=True)
+    report_path = out / "report.html"
+    with writing_output(report_path, *(out / method for method in DEMO_METHODS), force=force):  # checked first
+        results = quickstart(out, scale=scale)
+        write_report([result.run for result in results], report_path, overwrite=True)
     numbers = ("test mAP", "missing labels recovered", "precision")
     rows = [
         (

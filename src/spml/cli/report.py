@@ -27,6 +27,9 @@ def command(
     if landscape and len(runs) < 2:
         raise InputError("--landscape compares networks: pass at least two runs")
     finished = [open_run(run) for run in runs]
+    names = [run.name for run in finished]
+    if landscape and len(set(names)) < len(names):  # the names are what tells the landscapes apart
+        raise InputError("--landscape shows runs by the names of their folders, which must differ: rename one of them")
     with writing_output(out, *runs, force=force):
         landscapes = {run.name: loss_landscape(run) for run in finished} if landscape else None
         write_report(finished, out, landscapes=landscapes, overwrite=True)

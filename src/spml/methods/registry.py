@@ -91,11 +91,11 @@ def import_plugins(names: Sequence[str]) -> None:
         If one of them does not exist or fails on import.
     """
     for name in names:
-        path = Path(name).expanduser().resolve() if name.endswith(".py") else None
-        key = str(path or name)
-        if key in _imported:
-            continue
         try:
+            path = Path(name).expanduser().resolve() if name.endswith(".py") else None
+            key = str(path or name)
+            if key in _imported:
+                continue
             if path is not None:
                 _import_file(path)
             else:

@@ -106,12 +106,20 @@ def _outcome_settings(run: RunFolder) -> dict[str, Any]:
 def check_comparable(tables: Sequence[RunTables]) -> None:
     """Raise if the runs' numbers are not comparable."""
     first = tables[0].run
+    folders = [table.run.folder.resolve() for table in tables]
+    if twice := next((folder for folder in folders if folders.count(folder) > 1), None):
+        raise InputError(f"{twice} is given twice, and would count as two runs: give each run once")
     for other in (table.run for table in tables[1:]):
         if other.classes != first.classes:
             raise InputError(f"{first.folder} and {other.folder} have different classes: they cannot be compared")
-        names = ([run.names[row] for row in run.test] for run in (first, other))
-        if next(names) != next(names):
-            raise InputError(f"{first.folder} and {other.folder} have different test rows: they cannot be compared")
+        if _compared(other) != _compared(first):
+            rows = "test rows" if len(first.test) and len(other.test) else "rows"
+            raise InputError(f"{first.folder} and {other.folder} have different {rows}: they cannot be compared")
+
+
+def _compared(run: RunFolder) -> list[str]:
+    """The names of the rows that the numbers of a run are about: the test rows, or all if there are none."""
+    return [run.names[row] for row in run.test] if len(run.test) else list(run.names)
 
 
 def comparison_opening(tables: Sequence[RunTables]) -> tuple[str, str, Html]:

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from spml.atomic import check_target
 from spml.errors import InputError
+from spml.runs.decisions import DECISIONS
 from spml.runs.files import digest, read_json, write_text
 from spml.runs.folder import BOUND_FILES, check_output_path
 from spml.runs.schema import Digests
 
 OUTPUTS = "outputs.json"
 RUN_FILES = ("run.json", *BOUND_FILES, "last.safetensors", "stages.json")
+_ANSWERS = tuple(DECISIONS + ending for ending in ("", "-wal", "-shm", "-journal"))
+_PROTECTED = (*RUN_FILES, OUTPUTS, *_ANSWERS, "log.jsonl", ".lock")
 
 
 @contextmanager
@@ -43,7 +46,7 @@ def check_not_of_a_run(out: Path) -> None:
     """Raise `InputError` if a path is a file of a run itself, or is no regular file."""
     check_target(out)
     target = out.resolve()
-    if (target.parent / "run.json").exists() and target.name.lower() in (*RUN_FILES, OUTPUTS, "log.jsonl", ".lock"):
+    if (target.parent / "run.json").exists() and target.name.lower() in _PROTECTED:
         raise InputError(f"--out {out} is a file of the run itself: use another name")
 
 
