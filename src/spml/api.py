@@ -142,7 +142,7 @@ def train(
         method=method,
         settings=settings or {},
         model=model,
-        weights=None if weights is None else Path(weights),
+        weights=None if weights is None else _path("weights", weights),
         head=head,
         size=size,
         epochs=epochs,
@@ -156,11 +156,20 @@ def train(
         seed=seed,
         device=device,
         track=track,
-        decisions=None if decisions is None else Path(decisions),
+        decisions=None if decisions is None else _path("decisions", decisions),
     )
+    if not isinstance(data, Dataset):
+        _path("data", data)
     source = data if isinstance(data, Dataset) else os.fspath(data)
-    train_data(source, Path(out), chosen, data_options=options, notify=notify, progress=progress)
+    train_data(source, _path("out", out), chosen, data_options=options, notify=notify, progress=progress)
     return load(out, device=device)
+
+
+def _path(name: str, value: Any) -> Path:
+    """A path that a caller gave; raises `InputError` for anything else."""
+    if not isinstance(value, (str, PathLike)) or not isinstance(os.fspath(value), str):
+        raise InputError(f"{name} must be a path, not an object of type {type(value).__name__}")
+    return Path(value)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -204,7 +213,7 @@ def load(path: FilePath, *, device: str = "auto") -> "Run":
     >>> spml.load(out.name).classes == spml.load(saved.name).classes
     True
     """
-    folder = Path(path)
+    folder = _path("path", path)
     if is_pretrained(folder):
         return Run(*load_pretrained(folder, device))
     run = open_run(folder)
@@ -346,8 +355,8 @@ class Run:
             If an argument is invalid, or the run folder is not available.
         """
         run = self._run_folder("recover")
-        known = read_labelled(Path(labelled), run) if isinstance(labelled, (str, PathLike)) else labelled
-        answers = answers_of(run, None if decisions is None else Path(decisions))
+        known = read_labelled(_path("labelled", labelled), run) if isinstance(labelled, (str, PathLike)) else labelled
+        answers = answers_of(run, None if decisions is None else _path("decisions", decisions))
         return recover_labels(
             run,
             rows=rows,
@@ -380,7 +389,7 @@ class Run:
         InputError
             If there are fewer rows, the file exists or cannot be written, or the run folder is not available.
         """
-        run, file = self._run_folder("sample"), Path(path)
+        run, file = self._run_folder("sample"), _path("path", path)
         check_output_path(file, run.folder)
         check_overwrite(file, overwrite)
         write_sample(sample_rows(run, rows, seed=seed), run, file)
@@ -411,7 +420,7 @@ class Run:
             If there are no answers, the data is gone, or an argument is invalid.
         """
         run = self._run_folder("train_again")
-        answers = Path(decisions) if decisions is not None else run.folder / DECISIONS
+        answers = _path("decisions", decisions) if decisions is not None else run.folder / DECISIONS
         if not answers.is_file():
             raise InputError(f"{answers}: no such file. Answer some questions with `spml review {run.folder}` first")
         weights = run.record["model"].get("weights", {}).get("source", "")
@@ -438,9 +447,9 @@ class Run:
         """
         from spml.report import write_report
 
-        run = self._run_folder("report")
-        check_output_path(Path(path), run.folder)
-        write_report([run], Path(path), overwrite=overwrite)
+        run, file = self._run_folder("report"), _path("path", path)
+        check_output_path(file, run.folder)
+        write_report([run], file, overwrite=overwrite)
 
     def export(self, path: FilePath, *, overwrite: bool = False) -> None:
         """Write an ONNX file that computes calibrated probabilities; needs the extra `export`.
@@ -462,7 +471,7 @@ class Run:
         InputError
             If the extra is not installed, the file name does not end in .onnx, or the file exists or cannot be written.
         """
-        file = Path(path)
+        file = _path("path", path)
         if file.suffix != ".onnx":
             raise InputError(f"{file}: the file must end in .onnx")
         check_overwrite(file, overwrite)
@@ -483,7 +492,7 @@ class Run:
         InputError
             If the folder holds other files, or cannot be written.
         """
-        save_pretrained(self.predictor, self.training, Path(folder))
+        save_pretrained(self.predictor, self.training, _path("folder", folder))
 
     def push_to_hub(
         self,

@@ -11,6 +11,7 @@ import torch
 
 import spml
 from spml import InputError, Labels
+from spml.recover.guarantee import guaranteed_threshold
 from support.attacks import ROWS, features_of, matrix
 
 CLASSES = ["bird", "cat", "dog"]
@@ -85,6 +86,16 @@ CALLS: dict[str, tuple[Callable[[spml.Run, Path], Any], str]] = {
         lambda run, root: run.recover(labelled=(Labels.from_matrix(ONES[[1, 2, 0]], CLASSES), [0, 1, 2], 3)),
         "one number above 0 per row",
     ),
+    "a row twice": (
+        lambda run, root: run.recover(labelled=(Labels.from_matrix(ONES[:2], CLASSES), [2, 2])),
+        "give each row once",
+    ),
+    "k as text": (lambda run, root: run.recover(k="2"), "k must be a number"),
+    "a threshold as a truth value": (lambda run, root: run.recover(threshold=True), "threshold must be"),
+    "answers as a number": (lambda run, root: run.recover(decisions=3), "decisions must be a path"),
+    "a report to nowhere": (lambda run, root: run.report(None), "path must be a path"),
+    "bytes": (lambda run, root: spml.load(b"run"), "path must be a path"),
+    "no device": (lambda run, root: spml.load(run.folder.folder, device=None), "device must be"),
     "half a row": (lambda run, root: run.sample(root / "s.csv", rows=3.5), "rows must be a whole number"),
     "too many rows": (lambda run, root: run.sample(root / "s.csv", rows=ROWS + 1), "has 24 rows"),
     "a device": (lambda run, root: run.save_pretrained("/dev/null"), "choose a new folder"),
@@ -97,6 +108,40 @@ def test_runs(name: str, run: spml.Run, tmp_path: Path) -> None:
     call, message = CALLS[name]
     with pytest.raises(InputError, match=message):
         call(run, tmp_path)
+
+
+TRAININGS: dict[str, dict[str, Any]] = {
+    "no data": {"data": None},
+    "an array": {"data": np.zeros((3, 4))},
+    "no folder": {"out": None},
+    "no device": {"device": None},
+    "k as text": {"k": "2"},
+    "a truth value as seed": {"seed": True},
+    "settings in a list": {"settings": [("a", 1)]},
+    "settings without names": {"method": "em", "settings": {1: 2}},
+    "an empty base": {"base": ""},
+    "an unknown effort": {"effort": "QUICK"},
+    "effort on features": {"effort": "quick"},
+    "minutes on features": {"minutes": 5},
+    "no time": {"minutes": float("nan")},
+}
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_trainings(name: str, tmp_path: Path) -> None:
+    options = {"data": matrix(tmp_path), "out": tmp_path / "run", "progress": False, "device": "cpu", **TRAININGS[name]}
+    with pytest.raises(InputError):
+        spml.train(options.pop("data"), **options)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("weight", [1e200, 1e-200])
+def test_only_ratios_of_weights_count(weight: float) -> None:
+    scores = np.linspace(0, 1, 60, dtype=np.float32).reshape(30, 2)
+    everything, rows = np.ones((30, 2), bool), np.arange(30)
+    expected = guaranteed_threshold(scores, everything, rows, everything, np.ones(30), 0.5)
+    assert expected is not None
+    assert guaranteed_threshold(scores, everything, rows, everything, np.full(30, weight), 0.5) == expected
 
 
 LOSS_INPUTS: dict[str, tuple[Any, Any]] = {

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from spml.errors import InputError
+from spml.type_checks import check_type
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of glibc's mallopt
 
@@ -28,6 +29,7 @@ def choose_device(name: str = "auto") -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    check_type("device", name, str)
     kind, _, number = name.partition(":")
     if kind not in ("cpu", "cuda", "mps") or (number and (kind != "cuda" or not number.isdecimal())):
         raise InputError(f"device must be auto, cpu, cuda, cuda:NUMBER or mps, not {name!r}")

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spml.type_checks import Positive
+
 BATCH_SIZE, LEARNING_RATE = 16, 1e-4
 
 
@@ -32,8 +34,8 @@ class TrainOptions:
     base: str | None = None
     encoder: str | None = None
     effort: str = "normal"
-    minutes: float | None = None
-    k: float | None = None
+    minutes: Positive | None = None
+    k: Positive | None = None
     seed: int = 0
     device: str = "auto"
     track: str | None = None
@@ -48,8 +50,9 @@ class TrainOptions:
     @property
     def image_options(self) -> dict[str, Any]:
         """The given options that apply only to images."""
-        options = {"model": self.model, "weights": self.weights, "size": self.size, "head": self.head}
-        options |= {"track": self.track, **self._loop_options}
+        options: dict[str, Any] = {"model": self.model, "weights": self.weights, "size": self.size, "head": self.head}
+        options |= {"track": self.track, "minutes": self.minutes, **self._loop_options}
+        options |= {"effort": None if self.effort == "normal" else self.effort}
         return {name: value for name, value in options.items() if value is not None}
 
     @property

@@ -28,6 +28,7 @@ from spml.training.options import BATCH_SIZE, LEARNING_RATE, TrainOptions
 from spml.training.run_experiment import run_experiment, without_unreadable_rows
 from spml.training.settings import TrainSettings
 from spml.training.train_features import train_features
+from spml.type_checks import check_types
 
 Notify = Callable[[str], None]
 
@@ -69,6 +70,9 @@ def train_data(
         If data, options or settings are wrong, or `out` holds another run.
     """
     options = options or TrainOptions()
+    check_types(options)
+    if not isinstance(options.settings, Mapping) or not all(isinstance(name, str) for name in options.settings):
+        raise InputError("settings must be a dictionary of the method's settings, by name")
     device = choose_device(options.device)
     _check_out(out, data)
     make_method(options.method, **options.settings)  # validate early, before any data is read
@@ -108,7 +112,7 @@ def _train_on_features(
         out,
         method=options.method,
         settings=options.settings,
-        base=options.base or "auto",
+        base="auto" if options.base is None else options.base,
         encoder=options.encoder,
         k=options.k,
         seed=options.seed,
