@@ -146,6 +146,10 @@ ERRORS: dict[str, tuple[Callable[[Path], Path], str]] = {
         "must be names",
     ),
     "images in images": (table(image=[{"bytes": {"bytes": b"x"}}] * 3, label=["a", "b", "a"]), "no image"),
+    "bytes as text": (
+        table(f0=NUMBERS, label=pa.array([b"\xff", b"a", b"b"]).view(pa.string())),
+        "cannot be read .*UTF8",
+    ),
     "a long path": (table(image=["x" * 5000] * 3, label=["a", "b", "a"]), "no image .* are missing"),
     "a part of a table missing": (
         parts("train-00000-of-00003", "train-00002-of-00003"),

@@ -112,6 +112,12 @@ def write_invalid_tables(folder):
     nothing = pa.array([{"bytes": None, "path": None}], pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
     parquet.write_table(pa.table({"id": ["cat"], "image": nothing}), folder / "empty.parquet")
     parquet.write_table(pa.table({"image": [7]}), folder / "numbers.parquet")
+    cells = {"features": [[0.0] * 5] * 3}
+    parquet.write_table(pa.table({"id": ["a", "b", "a"], **cells}), folder / "twice.parquet")
+    (folder / "twice.csv").write_text("id,f0,f1,f2,f3,f4\na,1,2,3,4,5\na,1,2,3,4,5\n")
+    parquet.write_table(pa.table({"id": ["a", None, "b"], **cells}), folder / "nameless.parquet")
+    no_text = pa.array([b"\xff", b"a", b"b"]).view(pa.string())
+    parquet.write_table(pa.table({"id": no_text, **cells}), folder / "bytes-as-text.parquet")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +151,12 @@ def write_invalid_tables(folder):
         ("on-images", "struct.parquet", {}, "column 'image' holds struct<.*>: a row's image must be a path"),
         ("on-images", "empty.parquet", {}, "row cat has no image: its column 'image' is empty"),
         ("on-images", "numbers.parquet", {}, "7: .*no such file"),
+        ("on-features", "twice.parquet", {}, r"twice\.parquet: several rows have the id 'a'"),
+        ("on-features", "twice.csv", {}, r"twice\.csv: several rows have the id 'a'"),
+        ("on-features", "nameless.parquet", {}, r"nameless\.parquet: row 2 .*column 'id' is empty"),
+        ("on-features", "bytes-as-text.parquet", {}, r"bytes-as-text\.parquet cannot be read as Parquet"),
+        ("on-features", "x.npy", {"label_column": "label", "recover": True}, "applies to a table only"),
+        ("on-features", "strange.parquet", {"label_column": "label", "recover": True}, "row 0: the label 'cat'"),
     ],
 )
 def test_invalid_inputs_raise_and_leave_no_file(tables, tmp_path, run, source, options, sentence):

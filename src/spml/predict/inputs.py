@@ -38,6 +38,8 @@ Inputs: TypeAlias = Input | Sequence[Input] | Sequence[float] | Sequence[Sequenc
 def open_files(paths: Sequence[Path], spec: InputSpec, label_column: str | None = None) -> InputRows:
     """Open files and folders of images or texts, or one feature matrix (.npy, .npz), or one table."""
     suffixes = {path.suffix.lower() for path in paths}
+    if label_column is not None and not suffixes & {*TABLES}:
+        raise InputError(f"{paths[0]}: a label column applies to a table only: leave the label column out")
     if suffixes & {*_MATRICES, *TABLES}:
         if len(paths) > 1:
             raise InputError("a feature matrix or table must be the only input: predict each of them separately")

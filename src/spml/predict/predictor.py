@@ -314,7 +314,7 @@ class Labeller:
             values: list[Any] = [probability[row, label]]
         else:
             calibration, rule = self.decision
-            observed = self._observed(block.observed, len(probability))
+            observed = self._observed(block)
             confidence = calibration.confidences(independent, observed, reading=rule.reading)
             row, label = np.nonzero(rule.present(confidence, observed))
             order = np.lexsort((-confidence[row, label], observed[row, label] <= 0, row))
@@ -328,12 +328,14 @@ class Labeller:
         rounded = [value if value.dtype == bool else value.astype(np.float64).round(6) for value in values]
         return pa.table([*texts, *rounded], schema=self.schema)
 
-    def _observed(self, names: list[str | None] | None, rows: int) -> npt.NDArray[np.int8]:
-        observed = np.zeros((rows, len(self._index)), np.int8)
-        for row, name in enumerate(names or ()):
+    def _observed(self, block: InputBlock) -> npt.NDArray[np.int8]:
+        observed = np.zeros((len(block.names), len(self._index)), np.int8)
+        for row, name in enumerate(block.observed or ()):
             if name is None or name == "":
                 continue
             if name not in self._index:
-                raise InputError(f"the label {name!r} is not one of the run's {len(self._index)} classes")
+                raise InputError(
+                    f"row {block.names[row]}: the label {name!r} is not one of the run's {len(self._index)} classes"
+                )
             observed[row, self._index[name]] = 1
         return observed

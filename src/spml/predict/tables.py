@@ -14,7 +14,7 @@ import torch
 from pyarrow import compute, parquet
 
 from spml.data.formats import columns
-from spml.data.formats.column_names import list_names, usual_column
+from spml.data.formats.column_names import list_names, row_label, usual_column
 from spml.data.formats.embedded_images import holds_images
 from spml.data.formats.table_files import check_table, read_table, without_guards
 from spml.data.stores.decode import decode
@@ -33,8 +33,12 @@ def open_table(path: Path, spec: InputSpec, label_column: str | None = None) -> 
         return _open_csv(path, spec, label_column)
     with parquet_errors(path):
         file = parquet.ParquetFile(path)
-    check_table(path, file.schema_arrow.names, file.metadata.num_rows)
+        names = file.schema_arrow.names
+    check_table(path, names, file.metadata.num_rows)
     reader = TableReader(path, file.schema_arrow, spec, label_column)
+    if reader.id is not None:
+        with parquet_errors(path):
+            _check_ids(path, reader.id, parquet.read_table(path, columns=[reader.id])[reader.id])
 
     def blocks() -> Iterator[InputBlock]:
         start = 0
@@ -60,8 +64,23 @@ def _open_csv(path: Path, spec: InputSpec, label_column: str | None) -> InputRow
 def table_rows(path: Path, table: pa.Table, spec: InputSpec, label_column: str | None = None) -> InputRows:
     """Return the rows of a table in memory; `path` names it in errors."""
     reader, size = TableReader(path, table.schema, spec, label_column), spec.rows_per_block
+    if reader.id is not None:
+        _check_ids(path, reader.id, table[reader.id])
     starts = range(0, table.num_rows, size)
     return InputRows(table.num_rows, (reader.block(table.slice(start, size), start) for start in starts))
+
+
+def _check_ids(path: Path, name: str, ids: pa.ChunkedArray) -> None:
+    """Raise `InputError` if a row has no id, or two rows have the same: their labels could not be told apart."""
+    hint = f"correct it, or rename column {name!r} if it does not name the rows"
+    empty = np.flatnonzero(compute.is_null(ids).to_numpy())
+    if len(empty):
+        raise InputError(f"{path}: {row_label(int(empty[0]))}, column {name!r} is empty: {hint}")
+    counts = compute.value_counts(ids)
+    repeated = np.flatnonzero(counts.field("counts").to_numpy() > 1)
+    if len(repeated):
+        twice = counts.field("values")[int(repeated[0])].as_py()
+        raise InputError(f"{path}: several rows have the id {twice!r:.100}: {hint}")
 
 
 @contextmanager
@@ -69,7 +88,7 @@ def parquet_errors(path: Path) -> Iterator[None]:
     """Turn pyarrow's errors into one that names the file."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise InputError(f"{path} cannot be read as Parquet ({reason})") from error
 
@@ -156,7 +175,9 @@ class TableReader:
 
     def observed(self, part: pa.Table) -> list[str | None] | None:
         """Each row's observed label; None without a label column."""
-        return None if self.label is None else self._texts(part, self.label)
+        if self.label is None:
+            return None
+        return [None if label is None else label.strip() for label in self._texts(part, self.label)]
 
     def read(self, part: pa.Table, start: int = 0) -> npt.NDArray[Any]:
         """Return the network's input: uint8 images (B, 3, S, S), float32 features (B, D), or texts (B,)."""

@@ -88,6 +88,7 @@ def _read_parquet(path: Path) -> tuple[pa.Table, list[str], int]:
     metadata = pa.parquet.read_metadata(path)
     schema = metadata.schema.to_arrow_schema()
     table = pa.parquet.read_table(path, columns=[field.name for field in schema if not holds_images(field.type)])
+    table.validate(full=True)  # strings may not be UTF-8
     return table.replace_schema_metadata(schema.metadata), schema.names, metadata.num_rows
 
 
