@@ -179,7 +179,7 @@ def test_interrupted_workers_leave_checkpoints(pack_folder, tmp_path):
     endless = replace(short, train=replace(short.train, epochs=100_000))
     given = runner(pack_folder, tmp_path, workers=2)
     folder = given.path(endless).parent
-    rows = given._each(Runner.run_network, [short, endless], ["short", "endless"], workers=2)
+    rows = given._run_tasks(Runner.run_network, [short, endless], ["short", "endless"], workers=2)
     number, row = next(rows)
     assert (number, row["method"]) == (0, "an")
     log = folder / "log.jsonl"

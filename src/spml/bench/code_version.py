@@ -45,8 +45,8 @@ def plugin_files(method: str) -> list[Path]:
     paths: list[Path] = []
     for top in {module.partition(".")[0] for module in modules} - {"spml", "torch", "builtins", "typing", "abc"}:
         module = sys.modules[top]
-        found = list(getattr(module, "__path__", ())) or [getattr(module, "__file__", None)]
-        paths += [Path(location) for location in found if location]
+        locations = list(getattr(module, "__path__", ())) or [getattr(module, "__file__", None)]
+        paths += [Path(location) for location in locations if location]
     return list(_python_files(paths))
 
 

@@ -92,8 +92,8 @@ def _short(key: str) -> str:
 
 def _value(experiment: Experiment, key: str) -> Any:
     table, _, name = key.partition(".")
-    found = getattr(experiment, table)
-    return found[name] if isinstance(found, dict) else getattr(found, name)
+    part = getattr(experiment, table)
+    return part[name] if isinstance(part, dict) else getattr(part, name)
 
 
 def best_of(lines: Sequence[TableLine], data: str, head: str = "") -> TableLine | None:

@@ -92,7 +92,7 @@ def _write(plan: BenchPlan, runner: Runner, results: Sequence[RunResult], out: P
     # The report reads the runs again: if one of them is damaged, no file has been written yet.
     write_bench_report(report, plan, lines, measured, notes, charts, results, runner)
     compare.write_csv(out / "runs.csv", rows)
-    table = [row for measure, found in by_measure.items() for row in compare.csv_rows(found, measure)]
+    table = [row for measure, part in by_measure.items() for row in compare.csv_rows(part, measure)]
     compare.write_csv(out / "table.csv", table)
     if pairs := compare.pair_rows(lines):
         compare.write_csv(out / "pairs.csv", pairs)

@@ -175,22 +175,22 @@ class Runner:
 
     def _run_networks(self, experiments: Sequence[Experiment], clock: _Progress) -> None:
         names = [experiment.entry for experiment in experiments]
-        for number, row in self._each(Runner.run_network, experiments, names, self.workers):
+        for number, row in self._run_tasks(Runner.run_network, experiments, names, self.workers):
             name = names[number] + (f" ({experiments[number].head} head)" if experiments[number].head else "")
             result = f"{name} seed {row['seed']}: validation {100 * row['validation_map']:.2f}"
             clock.finished(1, result if row["seconds"] is None else f"{result}, {row['seconds']:.0f} s")
 
-    def _each(
+    def _run_tasks(
         self, work: Callable[[Runner, T], Any], tasks: Sequence[T], names: Sequence[str], workers: int, **options: Any
     ) -> Iterator[tuple[int, Any]]:
-        """Do all tasks, here or in workers; gives the number and the result of each when it is done."""
+        """Run all tasks, here or in workers; yield the number and the result of each when it has finished."""
         if workers == 1 or len(tasks) < 2:
             for number, task in enumerate(tasks):
                 yield number, work(self, task)
             return
         spec = (tuple(self.sources.values()), self.out, self.device)
-        given = [(spec, work, task) for task in tasks]
-        yield from in_workers(_work_in_worker, given, names, device=self.device, workers=workers, **options)
+        calls = [(spec, work, task) for task in tasks]
+        yield from in_workers(_work_in_worker, calls, names, device=self.device, workers=workers, **options)
 
     def run_network(self, experiment: Experiment) -> Row:
         """Train a network, unless it has a result, and return that."""
@@ -228,7 +228,7 @@ class Runner:
             chunks.setdefault(key, []).append(experiment)
         tasks, workers = list(chunks.values()), 1 if on_gpu else self.workers
         names = [chunk[0].entry for chunk in tasks]
-        for number, seconds in self._each(Runner.run_chunk, tasks, names, workers, abrupt=True):
+        for number, seconds in self._run_tasks(Runner.run_chunk, tasks, names, workers, abrupt=True):
             heads = len(tasks[number])
             methods = ", ".join(dict.fromkeys(experiment.entry for experiment in tasks[number]))
             clock.finished(heads, f"{heads} heads of {methods} in {seconds:.0f} s")

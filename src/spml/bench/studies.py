@@ -22,7 +22,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from spml.bench.protocols import (
     PROTOCOL_KEYS,
@@ -86,7 +86,7 @@ class Study:
                 searches.append(given)
             for key, values in self.vary.items():
                 for value in self._values(key, values, given.base.data):
-                    space = {name: found for name, found in given.space.items() if name != key}
+                    space = {name: choices for name, choices in given.space.items() if name != key}
                     with prefix_errors(f"{self.name}: vary"):
                         base = given.base.changed({key: value})
                     check_settings(f"{self.name}: {base.entry}", base.method, base.settings)
@@ -100,8 +100,7 @@ class Study:
                     f"the study {self.name} has no values of {key} for {data}, only for {', '.join(values)}"
                 )
             values = values[data]
-        found: Sequence[Any] = values
-        return found
+        return cast(Sequence[Any], values)
 
     def charts(self, rows: Sequence[Mapping[str, Any]]) -> list[StudyChart]:
         """One chart per data set, varied key and measure, if the values are numbers."""
@@ -245,7 +244,7 @@ def _check_show(stem: str, show: Any) -> tuple[str, ...]:
 
 
 def _merge(location: str, protocol: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Merge tables of `_ADDED`, and those of methods, with the protocol's; replace other values."""
+    """Merge `_MERGED_TABLES`, and the tables of methods, with the protocol's; replace other values."""
     for key, value in changes.items():
         if key == "methods":
             existing = protocol.setdefault("methods", {})

@@ -82,17 +82,17 @@ def lists_to_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(table: Mapping[str, Any], data: Collection[str] = (), above: str = "") -> dict[str, Any]:
-    """{train: {learning_rate: […]}} as {train.learning_rate: (…)}; a table of data sets stays one."""
-    found: dict[str, Any] = {}
+    """Return {train: {learning_rate: […]}} as {train.learning_rate: (…)}; a table by data set is not flattened."""
+    flat: dict[str, Any] = {}
     for key, value in table.items():
         name = above + key
         if isinstance(value, dict) and value and set(value) <= set(data):
-            found[name] = {data_name: _list(f"{name}.{data_name}", values) for data_name, values in value.items()}
+            flat[name] = {data_name: _list(f"{name}.{data_name}", values) for data_name, values in value.items()}
         elif isinstance(value, dict):
-            found |= flatten(value, data, f"{name}.")
+            flat |= flatten(value, data, f"{name}.")
         else:
-            found[name] = _list(name, value)
-    return found
+            flat[name] = _list(name, value)
+    return flat
 
 
 def _list(name: str, value: Any) -> tuple[Any, ...]:

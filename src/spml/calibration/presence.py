@@ -7,8 +7,8 @@ equal probability. For a row with the m positives P, the negatives N and the unk
     P(P, N, picked ∈ P | x) ∝ Π_P p · Π_N (1 − p) · ∫₀¹ t^(m−1) Π_U (1 − p_j·(1 − t)) dt / (1 − Π_j (1 − p_j)).
 
 The integral is E[1 / (m + number of unknown labels that are present)]. With one positive and nothing else known, this
-is the likelihood of the observed label; for a fully labelled row it is the ordinary likelihood. Entries that somebody
-verified may be chosen by their scores, but not by the answer.
+is the likelihood of the observed label; for a fully labelled row it is the ordinary likelihood. Which entries
+people verify may depend on the scores, but not on the answer.
 """
 
 from dataclasses import dataclass
@@ -84,8 +84,8 @@ def given_positives(unknown: Float64, positives: Int64) -> Float64:
 class PresenceFit:
     """The penalised likelihood of the rows, as a function of (log a, b, d_1 … d_L).
 
-    Logits are centred on the mean logit of the known positives, so that b is the logit of an average one. Priors matter
-    where there is little data: b_c = b + d_c with d_c ~ N(0, 2²); b ~ N(0, 1); log a ~ N(0, 2²).
+    Logits are centred on the mean logit of the known positives, so that b is the calibrated logit of an average
+    positive. Priors matter if there is little data: b_c = b + d_c with d_c ~ N(0, 2²); b ~ N(0, 1); log a ~ N(0, 2²).
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class PresenceFit:
     known : array of shape (N, L)
         Rows have a positive, or are fully labelled.
     at_least_one : bool
-        Whether fully labelled rows, too, were chosen because they have a label.
+        Whether fully labelled rows, like all others, were selected because they have a label.
     """
 
     def __init__(self, logits: Float64, known: Int8, at_least_one: bool) -> None:
@@ -164,7 +164,7 @@ class PresenceFit:
         return np.concatenate([[by_slope, by_class.sum()], by_class])
 
     def _likelihood(self, logits: Float64, gradient: bool = False) -> tuple[Float64, Float64]:
-        """Log-likelihood of each row, and if asked for its derivative by the calibrated logits (N, L)."""
+        """Log-likelihood of each row and, if `gradient`, its derivative by the calibrated logits (N, L)."""
         present, log_none = expit(logits), _log_none(logits)
         log_some = np.log(-np.expm1(log_none))
         value = log_expit(np.where(self.known == 0, np.inf, self.known * logits)).sum(axis=1)

@@ -1,9 +1,9 @@
 """Correct confidences by what fully labelled rows show: logit(corrected) = shift + stretch·logit(confidence).
 
-Without evidence the prior holds, which says that confidences are a little too extreme: shift ~ N(−0.2, 0.6²), stretch
-~ N(0.85, ¼²). That is what the confidences of development data sets needed once k was right. The uncertainty of both
-is kept. Confidences below `LEAST` are multiplied by one factor instead, so that labels that are almost certainly absent
-stay so; above `MOST`, doubts are.
+The prior is that confidences are a little too extreme: shift ~ N(−0.2, 0.6²), stretch ~ N(0.85, ¼²). This is the
+correction that development data sets needed once k was right. The uncertainty of both numbers is kept. Confidences p
+below `LEAST` are multiplied by one factor instead, so that labels that are almost certainly absent stay so. Above
+`MOST`, 1 − p is multiplied by one factor.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,18 @@ class Recalibration:
     covariance: Float64
 
     def corrected(self, confidences: npt.NDArray[Any], deviations: float | None = None) -> Float64:
-        """The mean of the corrected confidences, or what they are this many standard deviations from it."""
+        """Correct confidences.
+
+        Parameters
+        ----------
+        confidences : array
+        deviations : float, optional
+            Distance from the mean correction in standard deviations. Default: the mean of the corrected confidences.
+
+        Returns
+        -------
+        array of the same shape
+        """
         p = np.asarray(confidences, np.float64)
         inner = np.clip(p, LEAST, MOST)
         x = logit(inner)
@@ -55,7 +66,7 @@ PRIOR = Recalibration(_MEAN, np.diag(_VARIANCE))
 
 
 def recalibrate(confidences: npt.NDArray[Any], truth: Bool, rows: Int64) -> Recalibration:
-    """Fit the correction to labels whose presence is known; `PRIOR` without labels of any confidence.
+    """Fit the correction to labels whose presence is known.
 
     Parameters
     ----------
@@ -64,6 +75,11 @@ def recalibrate(confidences: npt.NDArray[Any], truth: Bool, rows: Int64) -> Reca
         Whether each label is present.
     rows : array of shape (M,)
         The row of each label. Labels of one row are not independent, which widens the uncertainty.
+
+    Returns
+    -------
+    Recalibration
+        `PRIOR` if every confidence is below `LEAST` or 1.
     """
     use = (confidences >= LEAST) & (confidences < 1)
     if not use.any():
@@ -80,8 +96,8 @@ def recalibrate(confidences: npt.NDArray[Any], truth: Bool, rows: Int64) -> Reca
         if np.abs(step).max() < 1e-9:
             break
     scores = inputs * (target - expit(inputs @ weights))[:, None]
-    _, place = np.unique(rows[use], return_inverse=True)
-    by_row = np.stack([np.bincount(place, scores[:, column]) for column in range(2)], axis=1)
+    _, row_index = np.unique(rows[use], return_inverse=True)
+    by_row = np.stack([np.bincount(row_index, scores[:, column]) for column in range(2)], axis=1)
     inverse = np.linalg.inv(hessian)
     clustered = inverse @ (by_row.T @ by_row + _PRECISION) @ inverse
     return Recalibration(weights, max(inverse, clustered, key=np.trace))

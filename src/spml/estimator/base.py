@@ -16,7 +16,7 @@ from spml.labels import Labels
 from spml.training.learners import Candidate
 
 FOLDS = 5
-_LEAST_PRIOR = 1e-4  # no probability becomes 0, which no observed label could contradict
+_LEAST_PRIOR = 1e-4  # so that no probability is 0: the logarithm of an observed label's must be finite
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -186,6 +186,6 @@ def _best_share(observed: Float64, frequencies: Float64, weight: Float64) -> flo
 
 def _by_row(values: Float64, rows: Int64, labelled: Int64) -> Float64:
     """Means over the observed labels of each row."""
-    place = np.searchsorted(labelled, rows)
-    means: Float64 = np.bincount(place, values) / np.bincount(place)
+    row_index = np.searchsorted(labelled, rows)
+    means: Float64 = np.bincount(row_index, values) / np.bincount(row_index)
     return means

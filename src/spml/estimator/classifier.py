@@ -86,7 +86,7 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
     should be compared. Accuracy and average precision against single labels prefer classifiers that predict the
     observed label and no other.
 
-    There is no `partial_fit`: regularisation and calibration are chosen on all rows.
+    `partial_fit` is not supported: regularisation and calibration are chosen on all rows.
 
     Examples
     --------

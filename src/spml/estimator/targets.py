@@ -114,7 +114,7 @@ def _single_targets(y: Any, classes: Array | None) -> Targets:
         raise InputError("no row of y has a label: at least one sample must have a class")
     names = np.unique(given) if classes is None else classes
     index = np.full(len(values), -1)
-    index[~missing] = _places(given, names, np.flatnonzero(~missing))
+    index[~missing] = _columns_of(given, names, np.flatnonzero(~missing))
     return Targets(names, Labels.from_indices(index, map(str, range(len(names)))), exclusive=True)
 
 
@@ -132,7 +132,7 @@ def _plain(values: Array) -> Array:
 
 
 def _marks_unlabelled(given: Array, classes: Array | None) -> npt.NDArray[np.bool_]:
-    """Which numbers are -1 and mean "no label": -1 is a class only if there are no other two."""
+    """Which numbers are -1 and mean "no label". If there are at most two different numbers, -1 is a class."""
     if given.dtype.kind not in "if":
         return np.zeros(len(given), bool)
     values = np.unique(given) if classes is None else classes
@@ -140,19 +140,19 @@ def _marks_unlabelled(given: Array, classes: Array | None) -> npt.NDArray[np.boo
     return np.zeros(len(given), bool) if is_class else given == UNLABELLED
 
 
-def _places(given: Array, names: Array, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _columns_of(given: Array, names: Array, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The column of every class; `rows` are the row numbers in y, for the error message."""
     if not len(given):
         return np.zeros(0, np.int64)
     if (given.dtype.kind in "OU") != (names.dtype.kind in "OU"):
         raise InputError(f"y holds {given.dtype} values, but the classifier was fitted with {names.dtype} classes")
-    place = np.searchsorted(names, given).clip(max=len(names) - 1)
-    wrong = np.flatnonzero(names[place] != given)
+    column = np.searchsorted(names, given).clip(max=len(names) - 1)
+    wrong = np.flatnonzero(names[column] != given)
     if len(wrong):
         raise InputError(
             f"row {rows[wrong[0]]} of y is {given[wrong].tolist()[0]!r}, which is not one of the fitted classes"
         )
-    return place
+    return column
 
 
 # A matrix of labels

@@ -2,8 +2,8 @@
 
 Every learner gives each class a score. The evidence for class c in a row is e_c = Σ wₘ·score_mc, where the scores of
 learners that compare classes with each other (softmax, votes) are centred: their mean over the classes is subtracted.
-It may be normalised to log-probabilities of the classes, so that a class is the less likely to be present the stronger
-its competitors are. A linear correction, learned from people's answers, may be added to it. Label c is then present
+It may be normalised to log-probabilities of the classes, so that a class is less likely to be present if other classes
+have strong evidence. A linear correction, learned from people's answers, may be added to it. Label c is then present
 with probability p_c = σ(a·e_c + b_c), and with probability p_c / (1 − Π(1 − p)) in a row that has at least one label.
 Slope a and offsets b come from the annotator's likelihood (`spml.calibration`).
 """
@@ -79,7 +79,7 @@ class LinearLearner(nn.Module):
 
     def sparse_scores(self, rows: Any) -> Float64:
         """Scores of the rows of a scipy CSR matrix."""
-        weight, bias = (each.cpu().numpy() for each in self.unscaled())
+        weight, bias = (part.cpu().numpy() for part in self.unscaled())
         return np.asarray(rows @ weight.T + bias, np.float64)
 
     def unscaled(self) -> tuple[Tensor, Tensor]:
@@ -153,7 +153,7 @@ class Forest(nn.Module):
     def votes(self, features: Tensor, feature: Tensor | None = None) -> Tensor:
         """The mean class shares, (B, L), in the precision of the features; they are compared as float32.
 
-        `feature` says which column every node compares, if the features are not those of training.
+        `feature` gives the column that every node compares, if the columns are not those of training.
         """
         values = features.float()
         node = self.roots.long().expand(len(values), -1)
@@ -172,8 +172,9 @@ class Forest(nn.Module):
 
     def sparse_scores(self, rows: Any) -> Float64:
         """Scores of the rows of a scipy CSR matrix."""
-        used, place = torch.unique(self.feature, return_inverse=True)
-        return _array(log_votes(self.votes(torch.from_numpy(rows[:, used.cpu().numpy()].toarray()).double(), place)))
+        columns, column_of_node = torch.unique(self.feature, return_inverse=True)
+        dense = torch.from_numpy(rows[:, columns.cpu().numpy()].toarray()).double()
+        return _array(log_votes(self.votes(dense, column_of_node)))
 
 
 def log_votes(votes: Tensor) -> Tensor:
@@ -249,9 +250,9 @@ class FeatureModel(nn.Module):
     def description(self) -> dict[str, Any]:
         """What `feature_model_from_description` needs besides the state dict; JSON."""
         learners = [learner.description for learner in self.learners]
-        known = {"features": self.dim, "num_classes": self.num_classes, "learners": learners}
-        known |= {"centred": self.centred, "normalised": self.normalised, "at_least_one": self.at_least_one}
-        return known if self.correction is None else {**known, "correction": True}
+        description = {"features": self.dim, "num_classes": self.num_classes, "learners": learners}
+        description |= {"centred": self.centred, "normalised": self.normalised, "at_least_one": self.at_least_one}
+        return description if self.correction is None else {**description, "correction": True}
 
     def check(self) -> None:
         """Raise ValueError if numbers that were read from a file cannot be those of a trained model."""
@@ -286,8 +287,8 @@ class FeatureModel(nn.Module):
     def predict(self, features: Any) -> tuple[Float64, Float64]:
         """`presence` and p, the input of the calibration of a finished run, each (N, L)."""
         blocks = list(self._evidence_blocks(features))
-        found = [(self.presence_of(block), torch.sigmoid(self._logits(block))) for block in blocks]
-        presence, independent = (np.concatenate([_array(part) for part in parts]) for parts in zip(*found, strict=True))
+        tables = [(self.presence_of(block), torch.sigmoid(self._logits(block))) for block in blocks]
+        presence, independent = (np.concatenate(list(map(_array, parts))) for parts in zip(*tables, strict=True))
         return presence, independent
 
     def evidence(self, features: Any) -> Float64:
@@ -303,7 +304,8 @@ class FeatureModel(nn.Module):
             If a learner is not linear, or the evidence is normalised.
         """
         linear = self.linear_part()
-        if linear is None or self.normalised or not all(isinstance(each, LinearLearner) for each in self.learners):
+        all_linear = all(isinstance(learner, LinearLearner) for learner in self.learners)
+        if linear is None or self.normalised or not all_linear:
             raise InputError("the model is not linear: train it with base='linear' and normalise=False")
         weight, bias = linear
         return self.slope * weight, self.slope * bias + self.offsets
@@ -388,14 +390,14 @@ def centred(scores: Tensor) -> Tensor:
 
 
 def merged(learners: Sequence[tuple[Learner, float]]) -> list[tuple[Learner, float]]:
-    """Weighted learners with the linear ones, which must share mean and deviation, added up to one."""
-    linear = [(each, weight) for each, weight in learners if isinstance(each, LinearLearner)]
+    """Add up the linear ones of weighted learners, which must share mean and deviation; return them and the others."""
+    linear = [(learner, share) for learner, share in learners if isinstance(learner, LinearLearner)]
     if len(linear) < 2:
         return list(learners)
     first = linear[0][0]
-    weight = torch.stack([share * each.weight for each, share in linear]).sum(0)
-    bias = torch.stack([share * each.bias for each, share in linear]).sum(0)
-    others = [(each, share) for each, share in learners if not isinstance(each, LinearLearner)]
+    weight = torch.stack([share * learner.weight for learner, share in linear]).sum(0)
+    bias = torch.stack([share * learner.bias for learner, share in linear]).sum(0)
+    others = [(learner, share) for learner, share in learners if not isinstance(learner, LinearLearner)]
     return [(LinearLearner(weight, bias, first.mean, first.deviation), 1.0), *others]
 
 
@@ -412,9 +414,9 @@ def feature_model_from_description(description: Mapping[str, Any]) -> FeatureMod
     """
     dim, classes = description["features"], description["num_classes"]
     learners: list[Learner] = []
-    for each in description["learners"]:
-        sizes = {name: value for name, value in each.items() if name != "kind"}
-        linear = each["kind"] == LinearLearner.kind
+    for record in description["learners"]:
+        sizes = {name: value for name, value in record.items() if name != "kind"}
+        linear = record["kind"] == LinearLearner.kind
         learners.append(LinearLearner.empty(dim, classes) if linear else Forest.empty(classes, **sizes))
     options = {name: description[name] for name in ("centred", "at_least_one")}
     options["normalised"] = description.get("normalised", False)  # models before this option have none

@@ -119,7 +119,7 @@ def encoder_from_record(record: Mapping[str, Any], tensors: Mapping[str, Tensor]
 
 
 def _suitable(texts: Sequence[str]) -> tuple[str, ...]:
-    """The kinds of terms for these texts."""
+    """Choose the kinds of terms for these texts."""
     words = re.findall(r"\w+", " ".join(texts[:: max(1, len(texts) // _SAMPLE)]))
     if words and sum(map(len, words)) > _LONG_WORD * len(words):
         return ("characters",)
@@ -186,11 +186,12 @@ class TfidfEncoder:
     def _vectorisers(self) -> dict[str, Any]:
         from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import
 
-        made = {}
+        vectorisers = {}
         for kind, terms in self.vocabularies.items():
-            made[kind] = TfidfVectorizer(**_VECTORISERS[kind], sublinear_tf=True, vocabulary=terms, dtype=np.float32)
-            made[kind].idf_ = self.idf[kind]
-        return made
+            options = {**_VECTORISERS[kind], "sublinear_tf": True, "vocabulary": terms}
+            vectorisers[kind] = TfidfVectorizer(**options, dtype=np.float32)
+            vectorisers[kind].idf_ = self.idf[kind]
+        return vectorisers
 
     def encode(self, texts: Sequence[str]) -> Any:
         """A CSR matrix (N, D) of float32."""
@@ -215,10 +216,10 @@ class TfidfEncoder:
             counts: dict[str, int] = {}
             for term, _ in terms:
                 counts[term] = counts.get(term, 0) + 1
-            for term, places in terms:
+            for term, piece_numbers in terms:
                 if term in column:
                     share = value.get(column[term], 0.0) * float(weights[start + column[term]]) / counts[term]
-                    scores[places] += share / len(places)
+                    scores[piece_numbers] += share / len(piece_numbers)
             start += len(column)
         return list(zip(pieces, scores.tolist(), strict=True))
 
@@ -238,22 +239,22 @@ def _fitted(kind: str, texts: Sequence[str], most: int) -> Any:
 
 
 def _occurrences(kind: str, pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """The terms of a text, once per occurrence, with the pieces they come from; as scikit-learn's analysers do."""
+    """The terms of a text as scikit-learn's analysers find them: every occurrence, with the numbers of its pieces."""
     low, high = _VECTORISERS[kind]["ngram_range"]
     lower = [piece.lower() for piece in pieces]
     if kind == "chars":
-        padded = [(place, f" {piece} ") for place, piece in enumerate(lower) if not piece.isspace()]
+        padded = [(number, f" {piece} ") for number, piece in enumerate(lower) if not piece.isspace()]
         return [
-            (piece[start : start + size], [place])
-            for place, piece in padded
+            (piece[start : start + size], [number])
+            for number, piece in padded
             for size in range(low, high + 1)
             for start in range(max(1, len(piece) - size + 1))
         ]
     if kind == "words":
-        units = [(word, place) for place, piece in enumerate(lower) for word in re.findall(r"(?u)\b\w\w+\b", piece)]
+        units = [(word, number) for number, piece in enumerate(lower) for word in re.findall(r"(?u)\b\w\w+\b", piece)]
         joint = " "
     else:
-        units = [(piece, place) for place, piece in enumerate(lower)]
+        units = [(piece, number) for number, piece in enumerate(lower)]
         joint = ""
     return [
         (joint.join(unit for unit, _ in units[start : start + size]), [p for _, p in units[start : start + size]])
@@ -294,9 +295,9 @@ class StaticEncoder:
         out = np.zeros((len(texts), weights.shape[1]), np.float32)
         for start in range(0, len(texts), 1024):
             part = list(texts[start : start + 1024])
-            for row, found in enumerate(tokenizer.encode_batch(part, add_special_tokens=False), start):
-                if found.ids:
-                    out[row] = weights[found.ids].mean(axis=0)
+            for row, encoding in enumerate(tokenizer.encode_batch(part, add_special_tokens=False), start):
+                if encoding.ids:
+                    out[row] = weights[encoding.ids].mean(axis=0)
         length = np.linalg.norm(out, axis=1, keepdims=True)
         return np.asarray(out / np.where(length > 0, length, 1), np.float32)
 

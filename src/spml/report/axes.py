@@ -80,7 +80,8 @@ class Axis:
             return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return (value - self.low) / (self.high - self.low)
 
-    def places(self) -> list[tuple[float, str]]:
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return the values of the ticks and their labels."""
         values = log_ticks(self.low, self.high) if self.log else round_ticks(self.low, self.high, whole=self.whole)
         return [(value, tick_label(value)) for value in values]
 
@@ -103,12 +104,12 @@ class Plane:
         """Return the axes and the parts on top of them as one SVG, with a description for screen readers."""
         right, floor = WIDTH - RIGHT, self.height - BOTTOM
         marks: list[Html] = []
-        for value, text in self.y.places():
+        for value, text in self.y.ticks():
             y = self.at_y(value)
             if grid:
                 marks.append(tag("line", class_="grid", x1=LEFT, x2=right, y1=y, y2=y))
             marks.append(tag("text", text, x=LEFT - 7, y=y + 4, text_anchor="end"))
-        for value, text in self.x.places():
+        for value, text in self.x.ticks():
             x = self.at_x(value)
             marks.append(tag("line", class_="tick", x1=x, x2=x, y1=floor, y2=floor + 4))
             marks.append(tag("text", text, x=x, y=floor + 17, text_anchor="middle"))

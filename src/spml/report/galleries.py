@@ -46,7 +46,7 @@ def pixels(run: RunFolder, row: int) -> UInt8 | None:
 
 
 def marked_text(tables: RunTables, row: int, label: int) -> Html | None:
-    """Return the beginning of a row's text, with the words that speak for a label marked; None without texts."""
+    """Return the beginning of a row's text, with the words that support a label marked; None without texts."""
     run = tables.run
     if not isinstance(run.store, TextStore):
         return None
@@ -199,7 +199,7 @@ def extremes(tables: RunTables, among: Bool, limit: int, least: bool = False) ->
     rows, labels = np.nonzero(among)
     confidence = tables.confidence[rows, labels]
     order = np.argsort(confidence if least else -confidence, kind="stable")
-    chosen: dict[int, int] = {}  # row: place
+    chosen: dict[int, int] = {}  # row: index into `rows`
     used_labels: set[int] = set()
     for new_labels_only in (True, False):
         for index in order:

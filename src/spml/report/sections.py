@@ -42,9 +42,9 @@ class Section:
 
 
 def chart_section(id: str, title: str, charts: Iterable[Html | None], intro: str = "") -> Iterator[Section]:
-    """Yield a section of charts; none without charts."""
-    if shown := [chart for chart in charts if chart is not None]:
-        yield Section(id, title, tag("div", *shown, class_="figures"), intro)
+    """Yield a section of the charts that are not None; nothing if all are."""
+    if figures := [chart for chart in charts if chart is not None]:
+        yield Section(id, title, tag("div", *figures, class_="figures"), intro)
 
 
 def explanation(*paragraphs: str) -> Html:
@@ -155,11 +155,11 @@ def pictures(tables: RunTables, prefix: str, per_gallery: int, size: int, title:
     run = tables.run
     notices = list(tables.notes)
     if run.store is None:
-        shown = "texts" if row_noun(run) == "text" else "pictures"
-        notices.append(f"The data ({data_name(run)}) was moved or changed, so names are shown instead of {shown}.")
+        missing = "texts" if row_noun(run) == "text" else "pictures"
+        notices.append(f"The data ({data_name(run)}) was moved or changed, so names are shown instead of {missing}.")
     intro = f"Bars show the confidence of the most likely labels of each {row_noun(run)}."
     if row_noun(run) == "text":
-        intro += " Marked words speak for the highlighted or most likely label: the darker, the more."
+        intro += " Marked words support the highlighted or most likely label; darker words support it more."
     body = join(
         *(tag("p", with_code(text), class_="notice") for text in notices),
         legend_of_chips(tables),

@@ -19,20 +19,20 @@ R = TypeVar("R")
 
 
 class EagerAccelerator:
-    """Runs everything as it is written: the plain meaning of every method of `GpuAccelerator`."""
+    """Runs every step eagerly, with the interface of `GpuAccelerator`."""
 
     def prepare(self, network: nn.Module, batch_size: int) -> None:
-        """Nothing to replace."""
+        """Replace layers of the network by faster ones; here none."""
 
     def record_steps(self, network: nn.Module, *, precision: str, changes_between_epochs: bool) -> None:
-        """Nothing to record."""
+        """Prepare the recording of steps; here they are not recorded."""
 
     def forward(self, network: nn.Module, inputs: Tensor) -> Any:
         """Return the network's outputs."""
         return network(inputs)
 
     def gradients(self) -> AbstractContextManager[None]:
-        """Around the forward and backward pass of a step."""
+        """Return a context for the forward and backward pass of a step."""
         return nullcontext()
 
     def run(
@@ -42,7 +42,7 @@ class EagerAccelerator:
         step(batch, clock)
 
     def new_stream(self) -> torch.cuda.Stream | None:
-        """Branches have no streams."""
+        """Return a stream for a branch; here None."""
         return None
 
     def run_branches(self, job: Callable[[B], R], branches: Sequence[B]) -> list[R]:
@@ -50,7 +50,7 @@ class EagerAccelerator:
         return [job(branch) for branch in branches]
 
     def replay_epoch(self, groups: Sequence[object], clock: Clock, rows: int) -> int:
-        """No row is trained on."""
+        """Replay recorded steps; return the number of rows that were trained on, here 0."""
         return 0
 
 

@@ -36,7 +36,7 @@ def plan_training(
 
     Effort "quick" trains a classifier on frozen features; "thorough" continues from it with the whole network and keeps
     the better one. "normal" trains the whole network on a GPU, and on a CPU it is "thorough" with `minutes` and
-    otherwise "quick". An option that only a whole network has, such as epochs or head, trains that alone.
+    otherwise "quick". An option that applies only to a whole network, such as epochs or head, trains only that.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def plan_training(
     backbone : str
     device : torch.device
     held_out : bool
-        Whether there are held-out rows, which decide what is better.
+        Whether there are held-out rows, by which the better of the two is chosen.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def plan_training(
 
 
 class DefaultModel(NamedTuple):
-    """What is used if the user does not choose it."""
+    """The backbone and image size that are used if the user does not choose them."""
 
     model: str
     size: int

@@ -18,7 +18,7 @@ from rich.progress import (
 
 @contextmanager
 def progress_bar(name: str, total: int, completed: int = 0, *, visible: bool = True) -> Iterator[Callable[..., None]]:
-    """A progress bar, if wanted; the function it gives takes the number of steps and a text to show."""
+    """Show a progress bar if `visible`; yield a function that takes a number of finished steps and a text to show."""
     with bars(visible) as bar:
         task = bar.add_task(name, total=total, completed=completed)
         yield lambda steps, text="": bar.update(task, advance=steps, description=f"{name} {text}")
@@ -32,7 +32,7 @@ def bars(visible: bool) -> Progress:
 
 @contextmanager
 def stages(visible: bool) -> Iterator[Callable[[str], None]]:
-    """A line with the current stage of a computation and its time; the function it gives takes the stage's name."""
+    """Show the current stage of a computation and its time; yield a function that takes the name of the stage."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, disable=not visible, transient=True) as bar:
         task = bar.add_task("", total=None)
@@ -41,7 +41,7 @@ def stages(visible: bool) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def stop_on_signals(interrupted: threading.Event) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP set the event, unless they are ignored. Has no effect outside the main thread."""
+    """Set the event on Ctrl-C, SIGTERM and SIGHUP, unless they are ignored. Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

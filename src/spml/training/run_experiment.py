@@ -32,7 +32,7 @@ from spml.training.label_draw import LabelDraw
 from spml.training.network.finish import finish
 from spml.training.network.trainer import Trainer
 
-MAX_CLASSES = 1000  # above, one query per class takes more time and memory than the backbone
+MAX_CLASSES = 1000  # with more classes, one query per class takes more time and memory than the backbone
 
 
 def run_experiment(
@@ -77,22 +77,22 @@ def run_experiment(
     InputError
         If experiment and data do not fit, or the folder holds another run.
     DivergedError
-        If the network is no longer finite.
+        If the loss is no longer finite.
     """
-    chosen = choose_device(device)
+    target = choose_device(device)
     method = make_method(experiment.method, **experiment.settings)
     network = build_network(experiment, method, dataset)  # before any image is read: this validates the experiment
     dataset.store.prepare(progress=progress)
     dataset = without_unreadable_rows(dataset, notify)
-    if isinstance(dataset.store, ImageStore) and chosen.type == "cuda":
-        dataset.store.to_device(chosen)
+    if isinstance(dataset.store, ImageStore) and target.type == "cuda":
+        dataset.store.to_device(target)
     started = time.perf_counter()
     rows, labels = _training_labels(experiment, method, dataset)
     training, validation = Examples(dataset.tensor_store, rows, labels), _validation(experiment, dataset)
     start = None
     if experiment.linear_init and not (folder / "last.safetensors").exists():  # an interrupted run is past that stage
         assert validation is not None
-        start = linear_init(network, experiment, training, validation, str(chosen)).method_state
+        start = linear_init(network, experiment, training, validation, str(target)).method_state
     run = Trainer(
         folder,
         network,
@@ -173,7 +173,7 @@ def _validation(experiment: Experiment, dataset: Dataset) -> Examples | None:
 
 
 def _discard_unstarted_run(run: Trainer) -> None:
-    """Delete a run with other settings that has not taken a step: nothing is lost, and it would block this one."""
+    """Delete a run with other settings that has not taken a step: it would block this one, and nothing is lost."""
     record, last, best = (run.folder / name for name in ("run.json", "last.safetensors", "best.safetensors"))
     if run.processes.first and record.exists():
         with lock_folder(run.folder):

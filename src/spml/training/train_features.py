@@ -22,6 +22,7 @@ from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.free_memory import free_memory
 from spml.labels import Labels
+from spml.methods import Method
 from spml.methods import method as make_method
 from spml.models import Classifier, build_classifier
 from spml.models.feature_model import FeatureModel, LinearLearner
@@ -40,7 +41,7 @@ from spml.training.network.files import refuse_other_settings
 from spml.training.network.finish import write_rows
 from spml.training.progress import stages
 
-LARGE_IMAGE = 300
+LARGE_IMAGE = 300  # pixels per side
 
 
 def encoded(dataset: Dataset, encoder: str = DEFAULT_ENCODER) -> tuple[Dataset, TextEncoder]:
@@ -118,13 +119,7 @@ def train_features(
     encoder = _checked_encoder(encoder, texts)
     labels = dataset.labels.subset(dataset.train)
     trained = make_method(method, **(settings or {}))
-    check_labels(trained, labels)
-    if base not in ("auto", "linear", "trees"):
-        raise InputError(f"base is {base!r}: it must be auto, linear or trees")
-    if k is not None and not 0 < k <= len(dataset.classes):
-        raise InputError(f"k must be above 0 and at most {len(dataset.classes)}, the number of classes, not {k}")
-    if method == "auto" and settings:
-        raise InputError(f"on features the method 'auto' has no settings: remove {next(iter(settings))!r}")
+    _check_options(trained, labels, settings or {}, base, k)
     network: Classifier | None = None
     if backbone is None:
         dataset.store.prepare()
@@ -134,16 +129,7 @@ def train_features(
             backbone, len(dataset.classes), image_size=dataset.store.size, weights=weights
         ).eval()
         prepare_images(dataset, network, device, progress)
-    record = {
-        "spml": __version__,
-        "method": {"name": method, **({} if method == "auto" else asdict(trained.settings))},
-        "train": {"seed": seed, "base": base},
-        "model": {},
-        "classes": list(dataset.classes),
-        "data": {"rows": len(labels), "labels": labels.fingerprint(), "source": dataset.fingerprint()},
-        "k": k,
-        "inputs": _inputs(dataset, encoder, backbone, weights),
-    }
+    record = _record(dataset, labels, trained, base, k, seed, _inputs(dataset, encoder, backbone, weights))
     _check_memory(dataset)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
@@ -188,6 +174,34 @@ def train_features(
         return _result(folder)
 
 
+def _check_options(method: Method, labels: Labels, settings: Mapping[str, Any], base: str, k: float | None) -> None:
+    """Raise `InputError` if an option is invalid, or the method needs labels that are unknown."""
+    check_labels(method, labels)
+    if base not in ("auto", "linear", "trees"):
+        raise InputError(f"base is {base!r}: it must be auto, linear or trees")
+    if k is not None and not 0 < k <= labels.num_classes:
+        raise InputError(f"k must be above 0 and at most {labels.num_classes}, the number of classes, not {k}")
+    if method.name == "auto" and settings:
+        raise InputError(f"on features the method 'auto' has no settings: remove {next(iter(settings))!r}")
+
+
+def _record(
+    dataset: Dataset, labels: Labels, method: Method, base: str, k: float | None, seed: int, inputs: dict[str, Any]
+) -> dict[str, Any]:
+    """The content of run.json before training."""
+    settings = {} if method.name == "auto" else asdict(method.settings)
+    return {
+        "spml": __version__,
+        "method": {"name": method.name, **settings},
+        "train": {"seed": seed, "base": base},
+        "model": {},
+        "classes": list(dataset.classes),
+        "data": {"rows": len(labels), "labels": labels.fingerprint(), "source": dataset.fingerprint()},
+        "k": k,
+        "inputs": inputs,
+    }
+
+
 def _check_memory(dataset: Dataset) -> None:
     """Raise `InputError` if the labels and predictions alone, in float32, do not fit into memory."""
     rows, classes = dataset.labels.shape
@@ -200,17 +214,17 @@ def _check_memory(dataset: Dataset) -> None:
 
 
 def _doubts(labels: Labels, fit: FeatureFit, *, images: bool) -> Iterator[str]:
-    """What limits the fit, in sentences for the user."""
+    """Sentences for the user about what limits the fit."""
     rows = labels.counts().positives
     few = [name for name, number in zip(labels.classes, rows, strict=True) if number == 1]
     if few:
         more = f" and {len(few) - 3} more" if len(few) > 3 else ""
         yield f"{', '.join(few[:3])}{more}: only one row has this label, so its predictions cannot be checked"
-    linear = [each for each in fit.model.learners if isinstance(each, LinearLearner)]
+    linear = [learner for learner in fit.model.learners if isinstance(learner, LinearLearner)]
     if linear and not images and (constant := int(linear[0].deviation.isinf().sum())):
-        every = "all" if constant == fit.model.dim else f"{constant} of {fit.model.dim}"
+        constant_columns = "all" if constant == fit.model.dim else f"{constant} of {fit.model.dim}"
         nothing = ": nothing can be learned but how frequent the labels are" if constant == fit.model.dim else ""
-        yield f"{every} columns are constant and have no effect{nothing}"
+        yield f"{constant_columns} columns are constant and have no effect{nothing}"
 
 
 def _checked_encoder(encoder: str | None, texts: bool) -> str | None:
@@ -270,7 +284,7 @@ def _inputs(dataset: Dataset, encoder: str | None, backbone: str | None, weights
 
 
 def _is_finished(folder: Path, record: dict[str, Any]) -> bool:
-    """Whether the folder holds this run; an unfinished run with other settings is forgotten."""
+    """Whether the folder holds this run. An unfinished run with other settings is ignored, and overwritten later."""
     path = folder / "run.json"
     before = read_json(path, RunRecord) if path.exists() else None
     if before is None or not (folder / PREDICTIONS).exists():
@@ -307,7 +321,7 @@ def _write(
     score = selection_score(predictions["probabilities"][torch.from_numpy(labelled)], dataset.labels.subset(labelled))
     record = {**record, "model": network.description}
     best = {"score": score if np.isfinite(score) else None, "epoch": 0, "weights": "raw"}
-    lines = [{"kind": "candidate", "step": step, **asdict(each)} for step, each in enumerate(fit.candidates)]
+    lines = [{"kind": "candidate", "step": step, **asdict(learner)} for step, learner in enumerate(fit.candidates)]
     lines.append({"kind": "end", "step": len(lines), "summary": fit.summary, "log_likelihood": fit.log_likelihood})
     write_text(folder / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     if encoder is not None:

@@ -1,9 +1,10 @@
 """Features of frozen backbones, kept for later runs on the same images.
 
 One file per network, image size and way of computing, in the user's cache folder: `SPML_CACHE`, else
-`$XDG_CACHE_HOME/spml`, else `~/.cache/spml`. An empty `SPML_CACHE` switches the cache off. Rows are found by the path,
-size and times of change of their image file: a changed image is computed again. All files together take at most
-`MAX_BYTES`; the least recently used ones are deleted first. A cache that cannot be read or written is ignored.
+`$XDG_CACHE_HOME/spml`, else `~/.cache/spml`. An empty `SPML_CACHE` switches the cache off. Rows are identified by the
+path, size and modification times of their image file, so that changed images are computed again. All files together
+take at most `MAX_BYTES`; the least recently used ones are deleted first. A cache that cannot be read or written is
+ignored.
 """
 
 from __future__ import annotations
@@ -67,19 +68,19 @@ class FeatureCache:
     def complete(self, images: ImageKeys, compute: Callable[[npt.NDArray[np.int64]], Float32]) -> Float32:
         """Return the features (N, D) of images; `compute` is called with the positions of those that are missing."""
         keys = images.keys
-        kept_keys, kept = self._read()
-        row_of = {key: row for row, key in enumerate(kept_keys)}
-        found = np.array([row_of.get(key, -1) for key in keys], np.int64)
-        missing = np.flatnonzero(found < 0)
+        cached_keys, cached = self._read()
+        row_of = {key: row for row, key in enumerate(cached_keys)}
+        cached_rows = np.array([row_of.get(key, -1) for key in keys], np.int64)
+        missing = np.flatnonzero(cached_rows < 0)
         if not len(missing):
             with suppress(OSError):
-                os.utime(self.file)  # the files used last are kept
-            return kept[found]
+                os.utime(self.file)  # the least recently used files are deleted first
+            return cached[cached_rows]
         new = compute(missing)
         out = np.empty((len(keys), new.shape[1]), np.float32)
         out[missing] = new
         if len(missing) < len(keys):
-            out[found >= 0] = kept[found[found >= 0]]
+            out[cached_rows >= 0] = cached[cached_rows[cached_rows >= 0]]
         settled = images.settled[missing]
         if settled.any():
             self._add([keys[row] for row in missing[settled]], new[settled])
@@ -108,8 +109,8 @@ class FeatureCache:
         if not np.isfinite(features).all():
             return
         with suppress(InputError, OSError), lock_folder(self.file.parent, wait=True, name=".features.lock"):
-            kept_keys, kept = self._read()  # another process may have added some
-            table = dict(zip(kept_keys, kept, strict=True)) | dict(zip(keys, features, strict=True))
+            cached_keys, cached = self._read()  # another process may have added some
+            table = dict(zip(cached_keys, cached, strict=True)) | dict(zip(keys, features, strict=True))
             most = MAX_BYTES // 2 // features[0].nbytes
             latest = list(table.items())[-most:]
             names = np.frombuffer(b"".join(key for key, _ in latest), np.uint8).reshape(-1, _KEY_BYTES)

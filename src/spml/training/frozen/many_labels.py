@@ -1,7 +1,7 @@
 """Images with many labels per row: EPR's head joins those of `auto` if held-out labels become more likely.
 
-The heads of `auto` compare the classes of a row or push every unknown label down. EPR (Cole et al. 2021) pushes down
-only their expected number, towards k. With several labels per row the errors of the two are partly independent. k is
+The heads of `auto` compare the classes of a row, or push every unknown label down. EPR (Cole et al. 2021) only pushes
+the expected number of labels towards k. If rows have several labels, the errors of the two are partly independent. k is
 estimated by the calibration of `auto`.
 """
 
@@ -20,7 +20,7 @@ from spml.labels import Labels
 from spml.models.feature_model import FeatureModel, Learner, centred
 from spml.training.learners import Candidate, FeatureFit, fit_features
 
-MIN_LABELS_PER_ROW = 2.0  # per row, for which EPR is tried
+MIN_LABELS_PER_ROW = 2.0  # fewest labels per row for which EPR is tried
 _SHARES = (0.0, 0.25, 0.5, 0.75)  # of EPR in the evidence, each part scaled to a standard deviation of 1
 
 
@@ -53,7 +53,7 @@ def with_expected_positives(
     if labels_per_row < MIN_LABELS_PER_ROW or labels.is_full:
         return fit
     epr_fit = fit_features(features, labels, method="epr", k=labels_per_row, seed=seed, device=device)
-    tables = [centred(torch.from_numpy(each.evidence).double()).numpy() for each in (fit, epr_fit)]
+    tables = [centred(torch.from_numpy(result.evidence).double()).numpy() for result in (fit, epr_fit)]
     scales = [1 / max(float(table.std()), 1e-12) for table in tables]
     known = labels.dense()
 
@@ -61,25 +61,25 @@ def with_expected_positives(
         evidence = (1 - share) * scales[0] * tables[0] + share * scales[1] * tables[1]
         return calibrate(expit(evidence), known, k=k, at_least_one=True, uncertainty=False), evidence
 
-    tried = {share: calibrated(share) for share in _SHARES}
-    share = max(tried, key=lambda each: tried[each][0].log_likelihood)
-    if share == 0 or tried[share][0].log_likelihood <= fit.log_likelihood:
+    by_share = {share: calibrated(share) for share in _SHARES}
+    share = max(by_share, key=lambda share: by_share[share][0].log_likelihood)
+    calibration, evidence = by_share[share]
+    if share == 0 or calibration.log_likelihood <= fit.log_likelihood:
         return fit
-    calibration, evidence = tried[share]
     factors = (1 - share) * scales[0], share * scales[1]
     models = fit.model, epr_fit.model
     model = FeatureModel(
-        [cast(Learner, learner) for each in models for learner in each.learners],
-        [factor * float(weight) for factor, each in zip(factors, models, strict=True) for weight in each.weights],
+        [cast(Learner, learner) for part in models for learner in part.learners],
+        [factor * float(weight) for factor, part in zip(factors, models, strict=True) for weight in part.weights],
         slope=calibration.slope,
         offsets=calibration.offsets,
         dim=features.dim,
         at_least_one=calibration.at_least_one,
     )
-    candidates = [replace(each, weight=factors[0] * each.weight) for each in fit.candidates]
-    (candidate,) = epr_fit.candidates
+    candidates = [replace(candidate, weight=factors[0] * candidate.weight) for candidate in fit.candidates]
+    (epr,) = epr_fit.candidates
     name = f"linear (epr, k {labels_per_row:.1f})"
-    candidates.append(Candidate(name, candidate.log_likelihood, candidate.standard_error, True, factors[1]))
+    candidates.append(Candidate(name, epr.log_likelihood, epr.standard_error, True, factors[1]))
     held_out = model.presence_of(torch.from_numpy(evidence)).float().numpy()
     values = held_out, tuple(candidates), calibration.log_likelihood, evidence.astype(np.float32), calibration
     return FeatureFit(model, *values)

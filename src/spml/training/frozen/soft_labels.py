@@ -5,8 +5,8 @@ regularisation that the likelihood of held-out observed labels prefers, and aver
 head may join them (many_labels.py). Every row is scored by a probe that was trained without it, so the probe is no
 better on it than on a new row. The scores are calibrated by which of the present labels the annotator chose
 (`spml.calibration`). That needs neither full labels nor k, and gives, together with the observed label, the
-probability of every other label. The network's head starts as the calibrated probe of all rows; a head of another
-form starts from the class frequencies it finds.
+probability of every other label. A linear head of the network starts as the calibrated probe of all rows; other heads
+start from the estimated class frequencies.
 """
 
 from typing import NamedTuple
@@ -84,7 +84,7 @@ def start_from_probes(state: TrainingState, batches: BatchMaker, *, keep_head: b
 def probe_features(
     features: FeatureStore, labels: Labels, *, seed: int = 0, device: str | torch.device = "cpu", progress: bool = True
 ) -> ProbeResult:
-    """Train probes on features of the training rows; their soft labels, and the probe of all rows."""
+    """Train probes on features of the training rows; return their soft labels and the probe of all rows."""
     with progress_bar("soft labels: linear probes", 1, visible=progress) as advance:
         fit = fit_features(features, labels, base="linear", normalise=False, seed=seed, device=device)
         fit = with_expected_positives(fit, features, labels, seed=seed, device=device)

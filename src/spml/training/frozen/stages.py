@@ -3,7 +3,7 @@
 The run folder holds a finished run as soon as the first stage is done. The second stage trains in the subfolder
 `fine-tuned`. Its files replace those of the first if it predicts the observed labels of held-out rows better: if their
 likelihood is higher, each after its own calibration. The first stage predicts held-out rows by cross-fitting, so
-neither has learned from them. `stages.json` records how far this is, and the same command resumes it.
+neither has learned from them. `stages.json` records the progress, so that the same command resumes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def train_in_stages(
     notify: Callable[[str], None],
     progress: bool,
 ) -> dict[str, Any]:
-    """Train both stages, or as much as there is time for.
+    """Train both stages, or only the first if there is no time for the second.
 
     Parameters
     ----------
@@ -72,9 +72,9 @@ def train_in_stages(
     out : Path
         The run folder. What is finished in it is not trained again.
     first : callable
-        Trains the first stage to a finished run in `out`.
+        Trains the first stage and writes it as a finished run to `out`.
     experiment : callable
-        The second stage, given its number of epochs.
+        Returns the second stage for a number of epochs.
     budget : Budget
     device : str
     notify : callable
@@ -127,7 +127,7 @@ def train_in_stages(
 
 
 def _request(dataset: Dataset, experiment: Experiment) -> dict[str, Any]:
-    """What decides the outcome, except for the time there is."""
+    """Everything that decides the outcome except the time limit."""
     return {
         "method": experiment.method,
         "model": experiment.backbone,

@@ -43,7 +43,7 @@ def gradient_by_rows(block: MethodBlock, logits: Tensor, labels: Tensor, rows: T
 
 
 class HeadGroup:
-    """Heads with the same batch size and seed, so the same batches. Their weights form one matrix, by learning rate."""
+    """Heads that see the same batches. Their weights form one matrix, sorted by learning rate."""
 
     def __init__(self, ensembles: Sequence[HeadEnsemble], context: TrainingContext) -> None:
         self.context, self.ensembles = context, ensembles
@@ -178,8 +178,8 @@ class HeadGroup:
         if len(alone) == len(self.heads):
             return evaluator.scores(self.weight, self.bias, [head.activation for head in self.heads])
         activations = [self.heads[h].activation for h in alone]
-        found = evaluator.scores(self.weight[alone], self.bias[alone], activations) if alone else []
-        scores = dict(zip(alone, found, strict=True))
+        scores_alone = evaluator.scores(self.weight[alone], self.bias[alone], activations) if alone else []
+        scores = dict(zip(alone, scores_alone, strict=True))
         for ensemble, heads in zip(self.ensembles, self.heads_of, strict=True):
             if heads.start not in scores:
                 weight, bias = ensemble.merged(self.weight[heads], self.bias[heads], self.context.features)

@@ -19,7 +19,7 @@ from spml.training.linear.rows import DeviceFeatures, as_features
 
 @dataclass
 class HeadResult:
-    """A trained head: of its best epoch by validation, or of the last without validation.
+    """A trained head, at its best epoch by validation, or at the last one without validation.
 
     Parameters
     ----------

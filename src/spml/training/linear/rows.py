@@ -74,7 +74,7 @@ class DeviceFeatures:
         return len(self.features)
 
     def batch(self, rows: Tensor) -> Tensor:
-        """(B, D)"""
+        """Return the features of some rows, (B, D)."""
         if self._matrix is not None:
             return self._matrix.index_select(0, rows)
         return self.features.batch(rows).to(self.device)
@@ -109,12 +109,12 @@ class DeviceLabels:
         self._dense = torch.from_numpy(labels.dense()).to(device) if small else None
 
     def batch(self, rows: Tensor) -> Tensor:
-        """int8 (B, L)."""
+        """Return the labels of some rows, int8 (B, L)."""
         return self.labels.batch(rows, self.device) if self._dense is None else self._dense.index_select(0, rows)
 
 
 class LabelTables:
-    """The label tables, by what a method may need."""
+    """One label table for each kind of labels that a method may need."""
 
     def __init__(self, labels: Labels, full: Labels | None, negatives: Labels | None, device: torch.device) -> None:
         for name, table in (("full_labels", full), ("negatives_labels", negatives)):
@@ -128,7 +128,7 @@ class LabelTables:
         self._tables: dict[str, DeviceLabels] = {}
 
     def of(self, method: Method) -> DeviceLabels:
-        """Return the table for a method; an error if it needs labels that are unknown."""
+        """Return the table for a method; raise an error if it needs labels that are unknown."""
         need = method.needs.labels
         if need not in self._tables:
             given = self._given[need]

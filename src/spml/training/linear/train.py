@@ -122,17 +122,17 @@ def _check(store: Features, labels: Labels, experiments: Sequence[Experiment], v
 
 
 def _by_context(experiments: Sequence[Experiment]) -> dict[tuple[int, int | None, float | None], list[int]]:
-    """Indices of experiments, by what all heads of a task have in common."""
-    tasks: dict[tuple[int, int | None, float | None], list[int]] = defaultdict(list)
+    """Indices of experiments, by the settings that heads must share to be trained together."""
+    indices: dict[tuple[int, int | None, float | None], list[int]] = defaultdict(list)
     for i, experiment in enumerate(experiments):
-        tasks[experiment.train.epochs, experiment.train.early_stopping, experiment.k].append(i)
-    return tasks
+        indices[experiment.train.epochs, experiment.train.early_stopping, experiment.k].append(i)
+    return indices
 
 
 def _memory_batches(
     ensembles: Sequence[HeadEnsemble], members: Sequence[int], context: TrainingContext, memory_limit: int
 ) -> Iterator[list[list[int]]]:
-    """Groups of ensembles (as indices), in memory batches: the groups that are trained at the same time.
+    """Yield memory batches: the groups of ensembles, as indices, that are trained at the same time.
 
     A group has one batch size and seed. On a CPU groups take turns, since one keeps it busy and its weights in the
     cache; on a GPU those with the same batch size share every step.
@@ -155,16 +155,16 @@ def _memory_batches(
 
 
 def _packed(items: Iterable[T], bytes_of: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Consecutive items in lists that need at most `limit` bytes; an item that needs more is alone."""
+    """Yield consecutive items in lists that need at most `limit` bytes; an item that needs more is alone."""
     packed: list[T] = []
-    taken = 0
+    used = 0
     for item in items:
         needed = bytes_of(item)
-        if packed and taken + needed > limit:
+        if packed and used + needed > limit:
             yield packed
-            packed, taken = [], 0
+            packed, used = [], 0
         packed.append(item)
-        taken += needed
+        used += needed
     if packed:
         yield packed
 

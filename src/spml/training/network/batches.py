@@ -45,13 +45,14 @@ class BatchMaker:
         These are the rows of all processes, or only the share if the loss is a mean over rows.
         """
         share = positions[self.processes.share(len(positions))]
-        known, weight = positions, 1.0
+        loss_positions, weight = positions, 1.0
         if self.by_rows:
             own_rows = self.processes.count_own(len(positions))
-            known, weight = share[: max(own_rows, 1)], own_rows * self.processes.count / len(positions)
+            loss_positions = share[: max(own_rows, 1)]
+            weight = own_rows * self.processes.count / len(positions)
         pixels = read_rows(self.training.store, self.training.rows[share], self.device)
-        rows = torch.from_numpy(known).to(self.device, non_blocking=True)
-        labels = self.training.labels.batch(known, self.device)
+        rows = torch.from_numpy(loss_positions).to(self.device, non_blocking=True)
+        labels = self.training.labels.batch(loss_positions, self.device)
         kinds = self.method.views
         if pixels.dim() == 2:  # features have no views
             return Batch(rows, labels, (pixels,) * len(kinds), weight=weight)

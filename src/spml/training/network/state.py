@@ -53,7 +53,7 @@ class TrainingState:
         torch._foreach_lerp_([average for average, _ in floats], [current for _, current in floats], 1 - decay)
 
     def compare(self, epoch: int, scores: dict[str, float]) -> bool:
-        """Note the validation scores of an epoch; returns whether it is the best so far.
+        """Record the validation scores of an epoch; return whether it is the best so far.
 
         Without validation the last epoch is the best, with averaged weights if there are any.
         """
@@ -84,7 +84,7 @@ class TrainingState:
         return {"step": self.step, "best": self.best, "stale": self.stale}
 
     def load(self, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
-        """The inverse of `tensors` and `progress`."""
+        """Restore the state from the results of `tensors` and `progress`."""
         self.classifier.load_state_dict(without_prefix("network", tensors))
         self.method.load_state_dict(without_prefix("method", tensors))
         load_optimiser(self.optimiser, without_prefix("optimiser", tensors))
