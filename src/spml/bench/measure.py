@@ -35,7 +35,7 @@ class StoredRow(TypedDict):
     validation_map: Score | None
     seconds: float | None
     best_epoch: NotRequired[int]
-    diverged_row: NotRequired[bool]
+    diverged: NotRequired[bool]
     test_map: NotRequired[Score | None]
     test_ap: NotRequired[list[Score]]
     validation_curve: NotRequired[list[float]]
