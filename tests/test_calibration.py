@@ -12,6 +12,8 @@ from scipy.optimize import approx_fprime
 from scipy.special import expit, logit
 
 from spml.calibration import Calibration, Presence, best_threshold, calibrate, expected_f1_thresholds
+from spml.calibration.arrays import clipped_logits
+from spml.calibration.posterior import k_posterior
 from spml.calibration.presence import PresenceFit, choice_weights
 from spml.calibration.recalibration import NO_CORRECTION, PRIOR, recalibrate
 from spml.errors import InputError
@@ -210,6 +212,15 @@ def test_many_single_labels_do_not_make_k_certain() -> None:
     k = calibrate(world.probabilities, world.known).k
     assert k.low < world.truth.sum(axis=1).mean() < k.high
     assert 3 < (k.high - 1) / (k.low - 1) < 6
+
+
+def test_few_rows_per_class_leave_k_open() -> None:
+    """The classifier's errors look like further labels: the same likelihood is trusted less with fewer rows."""
+    world = World(4000)
+    fit = PresenceFit(clipped_logits(world.probabilities[:200]), world.known[:200], True)
+    theta = fit.maximise(fit.start())
+    few, many = k_posterior(fit, theta, None, 40), k_posterior(fit, theta, None, 4000)
+    assert (few.high - 1) / (few.low - 1) > 3 * (many.high - 1) / (many.low - 1)
 
 
 def test_full_rows_are_counted_even_where_the_likelihood_is_wrong() -> None:

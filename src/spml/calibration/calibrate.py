@@ -174,12 +174,14 @@ def calibrate(
     if not (positives[use] > 0).any():
         raise InputError(f"none of the {rows} rows for calibration has a known label")
 
+    singles = int(np.count_nonzero(~full[use]))
     fit, use = _fit(table, known, full, use, at_least_one, _FIT_ENTRIES)
     theta = fit.maximise(fit.start(), k)
     posterior = None
     if uncertainty and k is None:
         smaller, _ = _fit(table, known, full, use, at_least_one, _RANGE_ENTRIES)
-        posterior = k_posterior(smaller, theta - _recentred(theta, fit, smaller), _counted(known, full, use, weights))
+        counted = _counted(known, full, use, weights)
+        posterior = k_posterior(smaller, theta - _recentred(theta, fit, smaller), counted, singles)
     presence = fit.presence(theta)
     nothing = KEstimate(0, 0, 0, 0)
     calibration = Calibration(

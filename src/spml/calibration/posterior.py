@@ -4,8 +4,9 @@ A label the annotator did not pick may be present as well, or the classifier may
 apart. Both explain the observed labels almost equally well: data in which every row has one label can imitate any
 other. What tells them apart is only the form of the model, which is never quite right: on fully labelled data sets,
 the most likely k − 1 is typically wrong by a factor of 1.6. So the likelihood is blurred by this factor, and trusted no
-further than `TRUSTED_ROWS` rows with one label. Where it cannot tell, the prior decides. Fully labelled rows are
-counted, which needs no model; the likelihood then counts less.
+further than `TRUSTED_ROWS` rows with one label. With few rows per class, the classifier's own errors look like further
+labels: with `_HALF_TRUSTED` rows per class, every row counts half. Where the likelihood cannot tell, the prior decides.
+Fully labelled rows are counted, which needs no model; the likelihood then counts less.
 """
 
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from spml.calibration.arrays import Float64
 from spml.calibration.presence import Presence, PresenceFit
 
 TRUSTED_ROWS, _TRUSTED_BESIDE_FULL_ROWS = 400.0, 50.0
+_HALF_TRUSTED = 20.0  # rows per class
 _LIKELIHOOD_SD = 0.5  # of the logarithm of the most likely k − 1, because the model is not quite right
 _DEVIATIONS = np.linspace(-2, 2, 17)
 # Prior of the labels per row beyond the first. Published multi-label data sets have a median of about 1.5.
@@ -57,12 +59,12 @@ def count_full(labels: Float64, weights: Float64) -> FullCount:
     return FullCount(mean, float(np.sqrt(spread / rows)), rows)
 
 
-def k_posterior(fit: PresenceFit, best: Float64, full: FullCount | None) -> KPosterior:
+def k_posterior(fit: PresenceFit, best: Float64, full: FullCount | None, rows: int) -> KPosterior:
     """Read the predictions for a range of k, and weigh the readings by prior, single labels and fully labelled rows.
 
     A reading changes the most likely logits z to a·(z − m) + b, where m is the mean logit of the known positives. b
     follows from k, and a is the most likely one. Classes keep their differences: offsets that are free for each class
-    would fit any k almost equally well.
+    would fit any k almost equally well. `rows` is the number of rows with one label, of which `fit` may be a sample.
     """
     logits, likeliest = fit.logits_of(best), fit.presence(best)
     centre = float(logits[fit.known > 0].mean())
@@ -74,7 +76,7 @@ def k_posterior(fit: PresenceFit, best: Float64, full: FullCount | None) -> KPos
         chosen = int(np.argmax(values))
         table[place], likelihoods[place] = tried[chosen], values[chosen]
     grid = np.linspace(np.log(extras[0]), np.log(extras[-1]), 1000)
-    log_density = _log_density(fit, grid, np.log(extras), likelihoods, full)
+    log_density = _log_density(fit, grid, np.log(extras), likelihoods, full, rows)
     density = np.exp(log_density - log_density.max())
     density /= density.sum()
     cumulative = np.cumsum(density)
@@ -110,16 +112,17 @@ def _mean_likelihood(fit: PresenceFit, logits: Float64) -> float:
 
 
 def _log_density(
-    fit: PresenceFit, grid: Float64, log_extras: Float64, likelihoods: Float64, full: FullCount | None
+    fit: PresenceFit, grid: Float64, log_extras: Float64, likelihoods: Float64, full: FullCount | None, rows: int
 ) -> Float64:
     """The logarithm of the posterior density of log(k − 1) on a grid, up to a constant.
 
     `likelihoods` are mean log-likelihoods at `log_extras`.
     """
     trusted = TRUSTED_ROWS if full is None else _TRUSTED_BESIDE_FULL_ROWS
-    rows = min(float(np.count_nonzero(~fit.full)), trusted)
+    equivalent_rows = rows * rows / (rows + _HALF_TRUSTED * fit.classes)
+    count = min(equivalent_rows, float(np.count_nonzero(~fit.full)), trusted)
     shifted = np.interp(grid + _LIKELIHOOD_SD * _DEVIATIONS[:, None], log_extras, likelihoods)
-    density: Float64 = logsumexp(rows * shifted - 0.5 * _DEVIATIONS[:, None] ** 2, axis=0)
+    density: Float64 = logsumexp(count * shifted - 0.5 * _DEVIATIONS[:, None] ** 2, axis=0)
     density -= 0.5 * ((grid - np.log(_EXTRA_MEDIAN)) / _LOG_EXTRA_SD) ** 2
     if full is not None:
         density += student.logpdf((full.mean - fit.least - np.exp(grid)) / full.error, max(full.rows - 1, 1))

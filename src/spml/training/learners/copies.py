@@ -22,8 +22,8 @@ _BLOCK = 2**24  # features that are read at a time
 def copy_groups(features: FeatureStore, rows: Int64) -> Int64:
     """Find the rows with equal features.
 
-    If more than half of the rows have an equal one, the features take few values, so that equal rows need not be copies
-    of each other. Then every row is a group of its own.
+    If fewer than half of the rows are different, the features take few values, so that equal rows need not be copies of
+    each other. Then every row is a group of its own.
 
     Parameters
     ----------
@@ -46,8 +46,7 @@ def copy_groups(features: FeatureStore, rows: Int64) -> Int64:
     groups = np.empty(len(rows), np.int64)
     for position, digest in enumerate(_digests(features, rows)):
         groups[position] = first.setdefault(digest, position)
-    sizes = np.bincount(groups, minlength=len(rows))[groups]
-    return np.arange(len(rows)) if 2 * np.count_nonzero(sizes > 1) > len(rows) else groups
+    return groups if 2 * len(first) >= len(rows) else np.arange(len(rows))
 
 
 def _digests(features: FeatureStore, rows: Int64) -> Iterator[bytes]:
