@@ -5,6 +5,7 @@ import random
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from PIL import Image
 
 from spml.data.detect import open_data
 from spml.data.formats.folder import files_below
+from spml.data.formats.pack import write_pack
 from spml.errors import InputError
-from support.attacks import FAULTS, FORMATS, image, snapshot
+from support.attacks import FAULTS, FORMATS, ROWS, image, snapshot
 
 
 def attacked(root: Path, made: Path) -> list[Path]:
@@ -163,9 +165,33 @@ def test_a_long_name_in_an_annotation_is_no_image(tmp_path: Path) -> None:
     assert len(open_data(tmp_path)) == 6
 
 
-def test_a_pack_with_names_that_are_no_text(tmp_path: Path) -> None:
+PACKS: dict[str, tuple[dict[str, Any], str]] = {
+    "names that are no text": ({"classes": np.array([b"\xff", b"dog", b"bird"])}, "holds bytes that are not ASCII"),
+    "a class over two lines": ({"classes": np.array(["c\nat", "dog", "bird"])}, "npz: the class .* a line break"),
+    "two classes of one name": ({"classes": np.array(["dog", "dog", "bird"])}, "npz: .* are both named 'dog'"),
+    "two rows of one name": ({"image": np.array(["x"] * ROWS)}, "npz: .* the same id 'x'"),
+    "shares as text": ({"largest_share": np.full((ROWS, 3), "x")}, "not finite numbers of at least 0"),
+    "shares that are NaN": ({"largest_share": np.full((ROWS, 3), np.nan)}, "not finite numbers of at least 0"),
+}
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_packs_that_contradict_themselves(name: str, tmp_path: Path) -> None:
+    changes, message = PACKS[name]
     FORMATS["pack of features"](tmp_path)
     arrays = dict(np.load(tmp_path / "labels.npz"))
-    np.savez(tmp_path / "labels.npz", **arrays | {"classes": np.array([b"\xff", b"dog", b"bird"])})
-    with pytest.raises(InputError, match="'classes' holds bytes that are not ASCII"):
+    np.savez(tmp_path / "labels.npz", **arrays | changes)
+    with pytest.raises(InputError, match=message):
         open_data(tmp_path)
+
+
+def test_no_pack_is_made_of_an_image_that_ends_too_early(tmp_path: Path) -> None:
+    for row in range(12):
+        image(tmp_path / "photos" / f"{row}.png", row)
+    rows = [f"{row}.png,{row % 2},{1 - row % 2}" for row in range(12)]
+    (tmp_path / "labels.csv").write_text("\n".join(["image,cat,dog", *rows]))
+    damaged = tmp_path / "photos" / "3.png"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"3\.png: the image cannot be read"):
+        write_pack(tmp_path / "photos", tmp_path / "labels.csv", tmp_path / "pack")
+    assert not (tmp_path / "pack").exists()

@@ -33,6 +33,7 @@ from spml.arrays import read_npz
 from spml.atomic import atomic_path, explain_write_errors
 from spml.data.dataset import PARTS, PHOTO_SIZE, ColumnOptions, Dataset, ImageOptions, Store, Truth
 from spml.data.detect import open_data
+from spml.data.formats.user_data import check_names
 from spml.data.stores.decode import SUFFIXES, FilePath
 from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
@@ -87,7 +88,11 @@ def from_pack(
             raise InputError(f"{texts}: it has {len(store)} texts, labels.npz has {len(names)} rows.")
     else:
         store = ImageStore(_image_sources(folder, names), size, **options)
-    labels = Labels.from_indices(arrays["observed"], classes, ids=names)
+    check_names(folder / "labels.npz", "class", classes)
+    try:
+        labels = Labels.from_indices(arrays["observed"], classes, ids=names)
+    except InputError as error:
+        raise InputError(f"{folder / 'labels.npz'}: {error}") from error
     truth = Truth(Labels.from_matrix(arrays["labels"], classes, ids=names), arrays.get("largest_share"))
     train, validation, test = parts = [arrays[part] for part in PARTS]
     dataset = Dataset(folder.resolve().name, store, np.array(names), labels, truth, train, validation, test)
@@ -214,6 +219,7 @@ def _write_images(path: Path, store: ImageStore, names: list[str]) -> None:
     with zipfile.ZipFile(path, "w") as archive:  # images do not compress
         for row, name in enumerate(names):
             content, suffix = store.content(row)
+            store.whole(row, longest=1)  # raises an error if the image cannot be decoded
             archive.writestr(name if name.lower().endswith(SUFFIXES) else f"{name}{suffix}", content)
 
 
@@ -283,7 +289,10 @@ def _read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
     truth[unknown] = 0
     truth[unknown, observed[unknown]] = 1
     if "largest_share" in arrays:
-        arrays["largest_share"] = arrays["largest_share"].astype(np.float32)
+        shares = arrays["largest_share"]
+        if shares.dtype.kind not in "biuf" or not ((shares >= 0) & np.isfinite(shares)).all():
+            raise InputError(f"{path}: 'largest_share' holds values that are not finite numbers of at least 0.")
+        arrays["largest_share"] = shares.astype(np.float32)
     return arrays | {"labels": truth}
 
 
