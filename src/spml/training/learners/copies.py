@@ -42,15 +42,13 @@ def copy_groups(features: FeatureStore, rows: Int64) -> Int64:
     >>> copy_groups(store, np.arange(4))
     array([0, 1, 0, 3])
     """
-    first: dict[bytes, int] = {}
-    groups = np.empty(len(rows), np.int64)
-    for position, digest in enumerate(_digests(features, rows)):
-        groups[position] = first.setdefault(digest, position)
-    return groups if 2 * len(first) >= len(rows) else np.arange(len(rows))
+    digests = np.fromiter(_digests(features, rows), np.uint64, len(rows))
+    _, first, group = np.unique(digests, return_index=True, return_inverse=True)
+    return first[group] if 2 * len(first) >= len(rows) else np.arange(len(rows))
 
 
-def _digests(features: FeatureStore, rows: Int64) -> Iterator[bytes]:
-    """A digest of the features of each row."""
+def _digests(features: FeatureStore, rows: Int64) -> Iterator[int]:
+    """Digests of 64 bits of the features of each row."""
     size = max(1, _BLOCK // features.dim)
     for start in range(0, len(rows), size):
         block = features.block(rows[start : start + size])
@@ -63,8 +61,8 @@ def _digests(features: FeatureStore, rows: Int64) -> Iterator[bytes]:
                 yield _digest(row)
 
 
-def _digest(*arrays: npt.NDArray[np.generic]) -> bytes:
-    digest = hashlib.blake2b(digest_size=12)
+def _digest(*arrays: npt.NDArray[np.generic]) -> int:
+    digest = hashlib.blake2b(digest_size=8)
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
-    return digest.digest()
+    return int.from_bytes(digest.digest(), "little")
