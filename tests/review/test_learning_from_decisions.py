@@ -9,7 +9,8 @@ import pytest
 import spml
 from spml.api import Run
 from spml.errors import InputError
-from spml.recover.labels import PROVENANCE, recover
+from spml.recover import recover
+from spml.recover.recovered import PROVENANCE
 from spml.review.app import open_decisions
 from spml.runs.decisions import Question, Subject, read_decisions
 from spml.runs.folder import open_run

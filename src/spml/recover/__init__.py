@@ -3,7 +3,8 @@
 from spml.recover.exports import export
 from spml.recover.label_studio import label_studio_config
 from spml.recover.labelled import LabelledRows
-from spml.recover.labels import Recovered, recover
+from spml.recover.labels import recover
+from spml.recover.recovered import Recovered
 from spml.recover.rule import Rule
 from spml.recover.sample import sample_rows
 

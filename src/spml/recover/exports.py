@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from spml.errors import InputError
 from spml.recover.label_studio import chosen, task_data
-from spml.recover.labels import PROVENANCE, Recovered
+from spml.recover.recovered import PROVENANCE, Recovered
 from spml.runs.files import atomic_path, explain_write_errors
 from spml.runs.outputs import check_overwrite
 
@@ -143,7 +143,7 @@ def _by_row(recovered: Recovered) -> Iterator[tuple[int, list[_Label]]]:
         block = slice(first, last_of[-1])
         numbers = (_six_digits(column[block]).tolist() for column in entries[3:6])
         columns = (entries.label[block].tolist(), entries.observed[block].tolist(), *numbers)
-        origin = (PROVENANCE[each] for each in entries.provenance[block].tolist())
+        origin = (PROVENANCE[index] for index in entries.provenance[block].tolist())
         labels = list(map(_Label, *columns, entries.rank[block].tolist(), origin))
         for row, last in zip(rows, last_of, strict=True):
             yield row, labels[first - block.start : last - block.start]

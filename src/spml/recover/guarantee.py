@@ -46,8 +46,12 @@ def guaranteed_threshold(
     truth : array of shape (n, L)
         Their labels.
     weights : array of shape (n,)
-        1 / the probability with which each was drawn, up to a factor.
+        1 / the probability with which each row was drawn, up to a factor.
     precision : float
+
+    Returns
+    -------
+    Guarantee or None
     """
     pooled = np.sort(scores[unknown])[::-1]
     if not len(pooled):
@@ -57,13 +61,13 @@ def guaranteed_threshold(
     level = (1 - CONFIDENCE) / _STARTS
     thresholds, p_values = [], []
     for threshold in np.unique(pooled[counts - 1])[::-1]:
-        taken = values >= threshold
-        numbers = taken.sum(axis=1)
+        selected = values >= threshold
+        numbers = selected.sum(axis=1)
         if _p_value(np.zeros(len(sample)), numbers, weights, precision) <= level:  # enough rows to show anything
             thresholds.append(float(threshold))
-            p_values.append(_p_value((taken & ~truth).sum(axis=1), numbers, weights, precision))
+            p_values.append(_p_value((selected & ~truth).sum(axis=1), numbers, weights, precision))
     lowest = None
-    for start in {round(place) for place in np.linspace(0, len(thresholds), _STARTS, endpoint=False)}:
+    for start in {round(position) for position in np.linspace(0, len(thresholds), _STARTS, endpoint=False)}:
         for threshold, p_value in zip(thresholds[start:], p_values[start:], strict=True):
             if p_value > level:
                 break
@@ -72,7 +76,7 @@ def guaranteed_threshold(
 
 
 def _p_value(wrong: Float64 | Int64, numbers: Int64, weights: Float64, precision: float) -> float:
-    """How likely at most this share of wrong labels is if the precision is lower."""
+    """The p-value of the hypothesis that the precision is lower than `precision`."""
     if not numbers.any():
         return 1.0
     weights = weights / weights[numbers > 0].max()  # only their ratios count; squares of huge ones would overflow

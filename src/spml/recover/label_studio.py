@@ -44,14 +44,14 @@ def label_studio_config(classes: Iterable[str], *, texts: bool = False) -> str:
     <BLANKLINE>
     """
     kind = "Text" if texts else "Image"
-    shown = kind.lower()
+    field = kind.lower()
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
     lists = "".join(
-        f'  <Header value="{title}"/>\n  <Choices name="{name}" toName="{shown}" choice="multiple">\n{choices}\n'
+        f'  <Header value="{title}"/>\n  <Choices name="{name}" toName="{field}" choice="multiple">\n{choices}\n'
         "  </Choices>\n"
         for name, title in ((PRESENT, "Present"), (ABSENT, "Absent"))
     )
-    return f'<View>\n  <{kind} name="{shown}" value="${shown}"/>\n{lists}</View>\n'
+    return f'<View>\n  <{kind} name="{field}" value="${field}"/>\n{lists}</View>\n'
 
 
 def task_data(name: str, *, prefix: str = "", text: str | None = None) -> dict[str, Any]:
@@ -69,6 +69,6 @@ def task_data(name: str, *, prefix: str = "", text: str | None = None) -> dict[s
 
 def chosen(choices: Sequence[str], *, row: int, among: str = PRESENT, texts: bool = False) -> dict[str, Any]:
     """Labels that are chosen in one of the two lists, as an item of `result`."""
-    shown = "text" if texts else "image"
+    field = "text" if texts else "image"
     value = {"choices": list(choices)}
-    return {"id": f"row{row}-{among}", "from_name": among, "to_name": shown, "type": "choices", "value": value}
+    return {"id": f"row{row}-{among}", "from_name": among, "to_name": field, "type": "choices", "value": value}

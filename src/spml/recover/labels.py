@@ -1,223 +1,29 @@
-"""All labels of a finished run's rows, observed and recovered, each with a confidence."""
+"""Recover the missing labels of a finished run's rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from spml.calibration import Bool, Calibration, Float32, Float64, Int8, Int64, Reading, calibrate, corrected
+from spml.calibration import Bool, Calibration, Float32, Int8, Int64, Reading, calibrate, corrected
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.labels.entries import row_blocks
 from spml.labels.inputs import row_indices
 from spml.recover.guarantee import CONFIDENCE, guaranteed_threshold
 from spml.recover.labelled import LabelledRows
-from spml.recover.rule import ENOUGH_ROWS, Expectation, Prefer, Rule, check_choice, choose_rule, reading_of
+from spml.recover.recovered import Recovered
+from spml.recover.rule import ENOUGH_ROWS, Prefer, Rule, check_choice, choose_rule, reading_of
 from spml.type_checks import check_type
 
 if TYPE_CHECKING:
     from spml.runs.folder import RunFolder
 
-PROVENANCE = ("recovered", "given", "confirmed")
-"""Where a label comes from: the model, the data, or a person's answer."""
-
 _ROUNDED = 0.95  # a given k may be this much below the number of known labels: it is often a rounded number
 _UNSURE = 2.0  # the interval of the number of missing labels per row is wide beyond this ratio
-
-
-class LabelTable(NamedTuple):
-    """One line per label, sorted by row; within a row observed labels come first, then the most confident."""
-
-    row: Int64
-    """Row number in the data."""
-    label: Int64
-    """Class index."""
-    observed: Bool
-    """Whether the label was observed; its confidence is then 1."""
-    confidence: Float32
-    probability: Float32
-    """Prediction of the network, before calibration."""
-    threshold: Float64
-    """Threshold on the confidence."""
-    rank: Int64
-    """Rank of the row among all rows by the probability of this class; 1 is the most probable."""
-    provenance: Int8
-    """Index into `PROVENANCE`."""
-
-
-@dataclass(frozen=True, eq=False)
-class Recovered:
-    """The labels of a run's rows: those that were observed and those that were recovered.
-
-    Attributes
-    ----------
-    run : str
-        Name of the run.
-    names : list of str
-        Name of each row of the data.
-    classes : tuple of str
-    rows : array of shape (n_rows,)
-        The rows whose labels were recovered, ascending.
-    known : array of shape (N, L)
-        Observed labels of every row: +1 positive, −1 negative, 0 unknown.
-    probabilities : array of shape (N, L)
-        Predictions of the network; NaN for rows without predictions.
-    independent : array of shape (N, L)
-        The input of the calibration, see `RunFolder.independent`.
-    confidences : array of shape (N, L)
-        P(present | image, observed labels of the row) in the reading of the rule, by default the cautious one; NaN
-        where `probabilities` are.
-    rule : Rule
-        From which confidence on an unknown label counts as present.
-    calibration : Calibration
-    calibrated_on : str
-        A sentence that describes the rows used for calibration and the estimated number of labels per row.
-    notes : tuple of str
-        Warnings, one sentence each.
-    decided : array of shape (N, L), optional
-        Answers of people, if any: +1 yes, −1 no, 0 not answered. `known` includes them.
-
-    Examples
-    --------
-    >>> import spml, tempfile
-    >>> out = tempfile.TemporaryDirectory()
-    >>> run = spml.train("scenes", out=out.name, train=60, test=20, model="small", epochs=1, progress=False)
-    >>> recovered = run.recover()
-    >>> recovered.present([0, 1]).shape, recovered.confidence([0, 1]).shape
-    ((2, 10), (2, 10))
-    >>> len(recovered.names)
-    80
-    """
-
-    run: str
-    names: list[str]
-    classes: tuple[str, ...]
-    rows: Int64
-    known: Int8
-    probabilities: Float32
-    independent: Float32
-    confidences: Float32
-    rule: Rule
-    calibration: Calibration
-    calibrated_on: str
-    notes: tuple[str, ...]
-    decided: Int8 | None = None
-
-    def __repr__(self) -> str:
-        return f"Recovered({self.run!r}: {len(self.rows)} rows, {len(self.classes)} classes)"
-
-    @property
-    def thresholds(self) -> Float64:
-        """The confidence from which on a label of each class counts as present, (L,)."""
-        return self.rule.thresholds
-
-    def confidence(self, rows: Any) -> Float32:
-        """Confidences of some rows.
-
-        Parameters
-        ----------
-        rows : array of int
-            Row numbers of the data.
-
-        Returns
-        -------
-        ndarray of shape (R, L), float32
-            P(present | image, observed labels of the row), in the order of `classes`.
-        """
-        return self.confidences[row_indices(rows, len(self.names))]
-
-    def present(self, rows: Any) -> Bool:
-        """Whether each label of some rows is observed or recovered.
-
-        Parameters
-        ----------
-        rows : array of int
-            Row numbers of the data.
-
-        Returns
-        -------
-        ndarray of shape (R, L), bool
-        """
-        index = row_indices(rows, len(self.names))
-        return self.rule.present(self.confidences[index], self.known[index])
-
-    @cached_property
-    def entries(self) -> LabelTable:
-        """The labels of `rows` as a table."""
-        found = [np.nonzero(self.present(self.rows[part])) for part in row_blocks(len(self.rows), len(self.classes))]
-        starts = [part.start for part in row_blocks(len(self.rows), len(self.classes))]
-        place = np.concatenate([start + at for start, (at, _) in zip(starts, found, strict=True)])
-        label = np.concatenate([of for _, of in found])
-        row = self.rows[place]
-        order = np.lexsort((-self.confidences[row, label], self.known[row, label] <= 0, row))
-        place, row, label = place[order], row[order], label[order]
-        return LabelTable(
-            row=row,
-            label=label,
-            observed=self.known[row, label] > 0,
-            confidence=self.confidences[row, label],
-            probability=self.probabilities[row, label],
-            threshold=self.thresholds[label],
-            rank=self._ranks(place, label),
-            provenance=self._provenance(row, label),
-        )
-
-    def _provenance(self, row: Int64, label: Int64) -> Int8:
-        provenance = (self.known[row, label] > 0).astype(np.int8)
-        if self.decided is not None:
-            provenance[self.decided[row, label] > 0] = PROVENANCE.index("confirmed")
-        return provenance
-
-    def _ranks(self, place: Int64, label: Int64) -> Int64:
-        """Rank of each (position in `rows`, class) by the probability of the class; ties are broken by row."""
-        rank, place_of = np.empty(len(place), np.int64), np.empty(len(self.rows), np.int64)
-        by_class = np.argsort(label, kind="stable")
-        ends = np.searchsorted(label[by_class], np.arange(len(self.classes)), side="right")
-        for c, chosen in enumerate(np.split(by_class, ends[:-1])):
-            if len(chosen):
-                order = np.argsort(-self.probabilities[self.rows, c], kind="stable")
-                place_of[order] = np.arange(1, len(order) + 1)
-                rank[chosen] = place_of[place[chosen]]
-        return rank
-
-    @cached_property
-    def expected(self) -> Expectation:
-        """Expected precision and recall of the recovered labels: the 10th and the 90th percentile of each."""
-        found = self.entries.row[~self.entries.observed]
-        kinds: dict[Reading, float] = {"lowest": 0.0, "highest": 0.0}
-        rows = np.unique(found)
-        for part in row_blocks(len(rows), len(self.classes)):
-            some, known = rows[part], self.known[rows[part]]
-            taken = self.present(some) & (known == 0)
-            for reading in kinds:
-                values = self.calibration.confidences(self.independent[some], known, reading=reading)
-                kinds[reading] += float(values[taken].sum(dtype=np.float64))
-        low, high = (kinds[reading] / max(len(found), 1) for reading in ("lowest", "highest"))
-        observed = int((self.known[self.rows] > 0).sum())
-        k = self.calibration.k
-        fewest, most = (max(value * len(self.rows) - observed, 0.0) for value in (k.low, k.high))
-        recall = tuple(
-            min(share * len(found) / missing, 1.0) if missing > 0 else 1.0
-            for share, missing in ((low, most), (high, fewest))
-        )
-        return Expectation((low, high), (min(recall), max(recall)))
-
-    def summary(self) -> str:
-        """What was recovered, what to expect of it, and how the confidences were calibrated."""
-        found = int((~self.entries.observed).sum())
-        text = (
-            f"Recovered {found:,} missing labels in {len(self.rows):,} rows, in addition to "
-            f"{len(self.entries.row) - found:,} known labels. "
-        )
-        if found:
-            precision, recall = (f"{100 * low:.0f} to {100 * high:.0f}%" for low, high in self.expected)
-            text += f"Expected: {precision} of them are correct, and {recall} of the missing labels are found. "
-        return text + self.calibrated_on
 
 
 def recover(
@@ -384,11 +190,11 @@ def _guaranteed(
 def _requested_rows(run: RunFolder, rows: str, predicted: Bool) -> tuple[Int64, list[str]]:
     """The requested rows that have predictions, and a note about those that have none."""
     parts = (run.train, run.validation) if rows == "train" else (run.train, run.validation, run.test)
-    wanted = np.sort(np.concatenate(parts))
-    chosen = wanted[predicted[wanted]]
+    requested = np.sort(np.concatenate(parts))
+    chosen = requested[predicted[requested]]
     if not len(chosen):
         raise InputError(f"the run {run.name} has no predictions for the requested rows")
-    missing = len(wanted) - len(chosen)
+    missing = len(requested) - len(chosen)
     return chosen, [f"{missing:,} rows are left out because the run has no predictions for them."] if missing else []
 
 
@@ -413,7 +219,7 @@ def _calibration_rows(run: RunFolder, known: Int8, predicted: Bool, extra: Int64
 def _calibrate(
     run: RunFolder, known: Int8, rows: Int64, k: float | None, before: Int8, labelled: LabelledRows | None
 ) -> Calibration:
-    """Fit the calibration. Answers take part: which questions are asked depends on scores, never on the answer."""
+    """Fit the calibration. It may use people's answers: which questions are asked never depends on the answer."""
     has_label = _rows_with(lambda part: part > 0, known)
     has_label[run.given_labels.positives()[0]] = True  # also where a person rejected it
     at_least_one = all(bool(has_label[part].all()) for part in (run.train, run.validation, rows))
@@ -451,9 +257,9 @@ def _describe_calibration(calibration: Calibration, kind: str, k: float | None) 
     return f"Calibrated on {estimate.rows:,} {kind} rows, {labels}; {number}."
 
 
-def _rows_with(wanted: Callable[[Any], Any], table: npt.NDArray[Any]) -> Bool:
-    """(N,) whether any entry of a row is wanted; works in blocks to save memory."""
-    return np.concatenate([wanted(table[part]).any(axis=1) for part in row_blocks(len(table), table.shape[1])])
+def _rows_with(condition: Callable[[Any], Any], table: npt.NDArray[Any]) -> Bool:
+    """(N,) whether any entry of a row meets a condition; works in blocks to save memory."""
+    return np.concatenate([condition(table[part]).any(axis=1) for part in row_blocks(len(table), table.shape[1])])
 
 
 def _checked(labelled: LabelledRows | tuple[Labels, npt.ArrayLike]) -> LabelledRows:
@@ -509,9 +315,9 @@ def _warnings(calibration: Calibration, kind: str, given_k: float | None, nothin
         return
     k, least = calibration.k, 1.0 if calibration.at_least_one else 0.0
     wide = k.high - least > _UNSURE * (k.low - least) and k.high - k.low >= 0.1
-    one = least == 1.0 and k.low < 1.1
+    may_be_single = least == 1.0 and k.low < 1.1
     # The spread of the number of labels of a row is about that of a Poisson distribution of the missing ones.
-    narrow = {rows: 1.64 * np.sqrt((max(k.k - least, 0.0) + 0.25) / rows) for rows in (20, 60)}
+    half_width = {rows: 1.64 * np.sqrt((max(k.k - least, 0.0) + 0.25) / rows) for rows in (20, 60)}
     fits = f"the observed labels fit {k.low:.1f} to {k.high:.1f} labels per row"
     if nothing:
         opening = (
@@ -523,9 +329,9 @@ def _warnings(calibration: Calibration, kind: str, given_k: float | None, nothin
         opening = "No fully labelled rows confirm these confidences. "
     yield (
         opening
-        + ("Most rows may have just one label. " if one else "")
+        + ("Most rows may have just one label. " if may_be_single else "")
         + "Single labels cannot tell whether two labels are both present or merely hard to tell apart. "
         + "Answer questions (`spml review`), or label rows fully (`spml sample RUN --rows 20 --out check.csv`, then "
         "`spml recover RUN --labelled check.csv`): 20 rows give the number of labels per row within "
-        f"±{narrow[20]:.1f}, 60 within ±{narrow[60]:.1f}."
+        f"±{half_width[20]:.1f}, 60 within ±{half_width[60]:.1f}."
     )

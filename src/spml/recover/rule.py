@@ -12,14 +12,14 @@ from spml.type_checks import Probability, Range, check_type
 Prefer = Literal["recall", "balanced", "precision"]
 
 ENOUGH_ROWS = 20
-"""Fully labelled rows from which on confidences are no longer cautious."""
+"""Number of fully labelled rows from which confidences are no longer cautious."""
 
 _THRESHOLDS = {"balanced": 0.5, "precision": 0.8}
 
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """From which confidence on a label counts as present.
+    """The rule that decides which labels count as present.
 
     Attributes
     ----------
@@ -36,15 +36,15 @@ class Rule:
 
     def present(self, confidences: Float32, known: Int8) -> Bool:
         """Whether each label is known to be present or recovered, (N, L)."""
-        found = (known == 0) & (confidences >= self.thresholds)
+        recovered = (known == 0) & (confidences >= self.thresholds)
         if self.most is not None:
-            room = self.most - (known > 0).sum(axis=1)
-            crowded = np.flatnonzero(found.sum(axis=1) > room)
-            order = np.argsort(np.where(found[crowded], -confidences[crowded], np.inf), axis=1, kind="stable")
+            limit = self.most - (known > 0).sum(axis=1)
+            above = np.flatnonzero(recovered.sum(axis=1) > limit)
+            order = np.argsort(np.where(recovered[above], -confidences[above], np.inf), axis=1, kind="stable")
             rank = np.empty_like(order)
             np.put_along_axis(rank, order, np.broadcast_to(np.arange(order.shape[1]), order.shape), axis=1)
-            found[crowded] &= rank < room[crowded, None]
-        present: Bool = (known > 0) | found
+            recovered[above] &= rank < limit[above, None]
+        present: Bool = (known > 0) | recovered
         return present
 
 

@@ -1,4 +1,4 @@
-"""Rows to label fully, drawn so that they tell most and still represent all rows."""
+"""Draw rows to label fully: informative rows more often, with weights so that estimates hold for all rows."""
 
 from pathlib import Path
 
@@ -49,9 +49,9 @@ def sample_rows(run: RunFolder, rows: int = 20, *, seed: int = 0) -> LabelledRow
         raise InputError(f"rows is {rows}: the run {run.name} has {len(candidates)} rows that are not fully labelled")
     expected = np.zeros(len(candidates))
     for part in row_blocks(len(candidates), len(run.classes)):
-        some = candidates[part]
-        confidences = recovered.calibration.confidences(run.independent[some], recovered.known[some])
-        expected[part] = expected_labels(confidences, recovered.known[some])
+        block = candidates[part]
+        confidences = recovered.calibration.confidences(run.independent[block], recovered.known[block])
+        expected[part] = expected_labels(confidences, recovered.known[block])
     chances = inclusion_probabilities(expected, rows)
     drawn = systematic_sample(chances, np.random.default_rng([seed, 0x5A3B]))
     index = np.sort(candidates[drawn])

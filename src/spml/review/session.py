@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.errors import InputError
-from spml.recover.labels import Recovered
+from spml.recover import Recovered
 from spml.review.quality import LabelQuality, Quality
 from spml.review.questions import expected_gain
 from spml.runs.decisions import Decision, Decisions, Question, Recorded
