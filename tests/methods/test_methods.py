@@ -132,6 +132,21 @@ def turned_around(self, logits, labels, rows, clock):
     return assume_negative(logits, torch.where(low > 0, -1, labels)).mean((-2, -1))
 
 
+def towards_a_half(self, logits, labels, rows, clock):
+    entries = (torch.sigmoid(logits.float()) - 0.5).square()
+    return torch.where(labels > 0, entries, assume_negative(logits, labels)).mean((-2, -1))
+
+
+def negatives_as_positives(self, logits, labels, rows, clock):
+    return assume_negative(logits, labels.abs()).mean((-2, -1))
+
+
+def forgotten_when_sure(self, logits, labels, rows, clock):
+    """A verified negative counts as a positive once it is predicted very low."""
+    sure = (logits.detach() < -4) & (labels < 0)
+    return assume_negative(logits, torch.where(sure, 1, labels)).mean((-2, -1))
+
+
 def clamped(self, logits, labels, rows, clock):
     with torch.no_grad():
         logits.clamp_(-5, 5)
@@ -162,7 +177,10 @@ def whole_memory(self, logits, labels, rows, clock):
         ({"prepare": plain_state, "objective": plain_attribute}, "keeps state in the plain attribute 'last'"),
         ({"objective": always_written}, "changes 'last.values' in evaluation"),
         ({"prepare": without_heads}, "'last.values' has no dimension for heads"),
-        ({"objective": turned_around}, "pushes an observed positive down"),
+        ({"objective": turned_around}, "pushes an observed positive down, at a logit of -6"),
+        ({"objective": towards_a_half}, "pushes an observed positive down, at a logit of 2"),
+        ({"objective": negatives_as_positives}, "pulls a verified negative up, at a logit of 2"),
+        ({"objective": forgotten_when_sure}, "pulls a verified negative up, at a logit of -6"),
         ({"objective": clamped}, "changes the logits it receives"),
         ({"objective": whole_memory}, "40 times as many"),
         ({"end_epoch": lambda self, probabilities, clock: None}, "has an end_epoch that is never called"),
@@ -175,7 +193,7 @@ def test_the_contract_names_the_problem(members, sentence):
 
 def masked(self, logits, labels, rows, clock):
     labels = labels.clone()
-    labels[torch.sigmoid(logits) > 0.8] = 1
+    labels[(labels == 0) & (torch.sigmoid(logits) > 0.1)] = 1
     return assume_negative(logits, labels).mean((-2, -1))
 
 
@@ -223,6 +241,14 @@ def test_the_contract_of_a_instancewithout_objective():
 
     with pytest.raises(AssertionError, match="pushes an observed positive down"):
         check_method(Upside)
+
+
+@pytest.mark.parametrize("name", ["an-ls", "bce-ls"])
+def test_the_contract_allows_label_smoothing_but_not_targets_near_a_half(name):
+    setting = {"an-ls": "positive_smoothing", "bce-ls": "smoothing"}[name]
+    checks.check_observed_labels(lambda: method(name, **{setting: 0.2}))
+    with pytest.raises(AssertionError, match="pushes an observed positive down"):
+        checks.check_observed_labels(lambda: method(name, **{setting: 0.8}))
 
 
 def test_the_contract_explains_an_error_of_the_method():

@@ -24,6 +24,7 @@ from spml.testing.tiny import (
     tiny_examples,
     tiny_problem,
     warmed_up,
+    with_negatives,
 )
 
 
@@ -50,20 +51,33 @@ def check_form(make: MakeMethod) -> None:
     assert torch.equal(*values), f"{method.name} returns two losses for the same batch: it draws random numbers"
 
 
+_LEVELS = (-2.0, -6.0, -6.0, 2.0, 6.0, 6.0)  # of the second of two equal calls, the state is that of the first
+_OTHERS = -2.0  # logit of the unknown labels: most are predicted absent, as in training
+_SMOOTHING = 0.2  # allowed against a label that is predicted right, relative to the force towards it elsewhere
+
+
 def check_observed_labels(make: MakeMethod) -> None:
-    """1. Observed labels never change, and no observed positive is pushed down."""
-    examples = tiny_examples(make())
+    """1. Observed labels never change, no positive predicted low is pushed down, no negative predicted high pulled up.
+
+    Tested at logits of ±2 and ±6. At the logit where the prediction is right, the force against the label may be a
+    fifth of the force towards it at the opposite logit: label smoothing pulls certain predictions back a little.
+    """
+    examples = with_negatives(tiny_examples(make()))
     method, before = warmed_up(make, examples), examples.labels.fingerprint()
     rows = torch.arange(8)
     labels = examples.labels.batch(rows)
-    kept = labels.clone()
-    for level in (-2.0, -6.0, -6.0):  # the last call uses the state left by the one before
-        logits = torch.full((8, CLASSES), level, requires_grad=True)
+    kept, towards = labels.clone(), dict[tuple[int, float], Tensor]()
+    for level in _LEVELS:
+        logits = torch.where(labels == 0, _OTHERS, level * labels.float()).requires_grad_()
         objective_of(method, logits, labels, rows).backward()
         assert torch.equal(labels, kept), f"{method.name} changed the labels of a batch"
         assert examples.labels.fingerprint() == before, f"{method.name} changed the training labels"
         assert logits.grad is not None
-        assert (logits.grad[labels > 0] <= 0).all(), f"{method.name} pushes an observed positive down"
+        for sign, problem in ((1, "pushes an observed positive down"), (-1, "pulls a verified negative up")):
+            force = -sign * logits.grad[labels == sign]  # towards the label
+            allowed = _SMOOTHING * towards[sign, -level] if level > 0 else torch.zeros_like(force)
+            assert (force >= -allowed).all(), f"{method.name} {problem}, at a logit of {sign * level:g}"
+            towards[sign, level] = force
 
 
 def check_truth_closed(make: MakeMethod) -> None:

@@ -69,6 +69,14 @@ def tiny_examples(method: Method, rows: int = ROWS) -> Examples:
     return Examples(FeatureStore(features), np.arange(rows), labels)
 
 
+def with_negatives(examples: Examples) -> Examples:
+    """Mark a fifth of the unknown labels as verified negatives."""
+    labels = examples.labels
+    signed = labels.dense().copy()
+    signed[(signed == 0) & (np.random.default_rng(1).random(signed.shape) < 0.2)] = -1
+    return Examples(examples.store, examples.rows, Labels.from_matrix(signed, labels.classes, coding="signed"))
+
+
 def tiny_problem(method: Method, labels: Labels, seeds: int | tuple[int, ...] = 0) -> Problem:
     """Describe the task: features if the method has an objective for them, but no ensemble."""
     features = type(method).objective is not Method.objective and not method.members(labels.num_classes)
