@@ -359,6 +359,19 @@ def test_wrong_options_are_errors(name: str, tmp_path: Path) -> None:
         open_data(labels(CLASSES)(tmp_path), **options)
 
 
+@pytest.mark.parametrize("path", ["", None, 3, b"t.csv", "x" * 5000, "a\0b"])
+def test_paths_that_are_none_are_errors(path: Any) -> None:
+    with pytest.raises(InputError, match=r"give a file or a folder|no such file"):
+        open_data(path)
+
+
+def test_classes_do_not_rename_class_columns(tmp_path: Path) -> None:
+    path = matrix(VALUES, ["a,b", *(f"{row % 2},{1 - row % 2}" for row in range(ROWS))])(tmp_path)
+    assert open_data(path, classes=["a", "b"]).classes == ("a", "b")
+    with pytest.raises(InputError, match="classes differ from the names of the class columns"):
+        open_data(path, classes=["b", "a"])
+
+
 def test_decimals_are_features(tmp_path: Path) -> None:
     data = open_data(table(f0=[Decimal("1.5"), Decimal("2.25")], f1=[1.0, 2.0], label=["a", "b"])(tmp_path))
     np.testing.assert_array_equal(data.tensor_store.batch(np.arange(2)).numpy(), [[1.5, 1.0], [2.25, 2.0]])

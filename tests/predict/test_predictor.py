@@ -111,6 +111,7 @@ def write_invalid_tables(folder):
     parquet.write_table(pa.table({"image": [{"url": "a.png"}]}), folder / "struct.parquet")
     nothing = pa.array([{"bytes": None, "path": None}], pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
     parquet.write_table(pa.table({"id": ["cat"], "image": nothing}), folder / "empty.parquet")
+    (folder / "gap-in-images.csv").write_text("image,x\nphotos/red/0.png,1\n,2\n")
     parquet.write_table(pa.table({"image": [7]}), folder / "numbers.parquet")
     cells = {"features": [[0.0] * 5] * 3}
     parquet.write_table(pa.table({"id": ["a", "b", "a"], **cells}), folder / "twice.parquet")
@@ -118,6 +119,12 @@ def write_invalid_tables(folder):
     parquet.write_table(pa.table({"id": ["a", None, "b"], **cells}), folder / "nameless.parquet")
     no_text = pa.array([b"\xff", b"a", b"b"]).view(pa.string())
     parquet.write_table(pa.table({"id": no_text, **cells}), folder / "bytes-as-text.parquet")
+
+
+def test_paths_of_other_systems_and_with_blanks_are_read_as_in_training(tables, tmp_path):
+    (tables / "paths.csv").write_text("image,x\nphotos\\red\\0.png,1\n photos/red/0.png ,2\n")
+    _, lines = predicted(tables / "on-images", tables / "paths.csv", tmp_path / "tags.parquet", top=3)
+    assert [line["probability"] for line in lines[:3]] == [line["probability"] for line in lines[3:]]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +156,7 @@ def write_invalid_tables(folder):
         ),
         ("on-images", "several.parquet", {}, "column 'image' holds list<.*>: a row's image must be a path"),
         ("on-images", "struct.parquet", {}, "column 'image' holds struct<.*>: a row's image must be a path"),
+        ("on-images", "gap-in-images.csv", {}, r"row 2 \(not counting the header\) has no image"),
         ("on-images", "empty.parquet", {}, "row cat has no image: its column 'image' is empty"),
         ("on-images", "numbers.parquet", {}, "7: .*no such file"),
         ("on-features", "twice.parquet", {}, r"twice\.parquet: several rows have the id 'a'"),

@@ -79,12 +79,14 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
     >>> open_data("scenes", train=50, test=10, size=32)
     Dataset('scenes': 60 rows, 10 classes; 40 train, 10 validation, 10 test)
     """
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise InputError(f"the path of the data is {path!r}: give a file or a folder.")
     if kind is not None and kind not in FORMATS:
         raise InputError(f"kind is {kind!r}: it must be one of {', '.join(FORMATS)}.")
     if kind == "scenes" and path != "scenes":
         raise InputError(f"{path}: the format scenes is built in: its path is the word scenes.")
     location = Path(path)
-    is_special = location.exists() and not (location.is_file() or location.is_dir())
+    is_special = os.path.exists(location) and not (location.is_file() or location.is_dir())
     if path != "scenes" and is_special:  # reading a pipe would wait for ever
         raise InputError(f"{location}: this is neither a regular file nor a folder.")
     detected = kind or ("scenes" if path == "scenes" else _detect(location))
@@ -99,7 +101,7 @@ def open_data(path: FilePath, *, kind: str | None = None, **options: Any) -> Dat
 
 
 def _detect(path: Path) -> str:
-    if not path.exists():
+    if not os.path.exists(path):  # also if the name is too long
         hint = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise InputError(f"{path}: no such file or folder{hint}")
     if path.is_file():

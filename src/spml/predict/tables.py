@@ -205,12 +205,15 @@ class TableReader:
         cells = (
             self._texts(part, column) if self.is_path else [_file_content(cell) for cell in part[column].to_pylist()]
         )
-        for name, cell in zip(names, cells, strict=True):
+        for row, (name, cell) in enumerate(zip(names, cells, strict=True), start):
             if not cell:
-                raise InputError(f"{self.path}: row {name} has no image: its column {column!r} is empty")
+                called = f"row {name}" if name else row_label(row)
+                raise InputError(f"{self.path}: {called} has no image: its column {column!r} is empty")
 
         def image(name: str, cell: str | bytes) -> npt.NDArray[np.uint8]:
-            source = cell if isinstance(cell, bytes) else self.folder / cell
+            source = (
+                cell if isinstance(cell, bytes) else self.folder / cell.strip().replace("\\", "/")
+            )  # as in training
             called = f"{self.path}: row {name}" if isinstance(cell, bytes) else None
             return decode(source, size, self.spec.policy, name=called)
 

@@ -26,6 +26,7 @@ from spml.data.stores.images import ImageStore
 from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.labels import Labels
+from spml.labels.inputs import check_classes
 
 _MAX_CLASSES = 10**6  # class numbers: larger ones are ids
 
@@ -314,6 +315,9 @@ def from_features(
             source, table, roles.get("label") or only, label_cells, roles.values(), binary=True, classes=classes
         )
         check_order(source, table, parsed.columns)
+        named = isinstance(parsed.rows, np.ndarray)  # by its columns
+        if named and classes is not None and check_classes(classes) != tuple(parsed.columns):
+            raise InputError(f"{source}: classes differ from the names of the class columns: leave classes out.")
         known = parsed.table(source, range(table.num_rows))
         if "split" in roles:
             splits = read_splits(source, roles["split"], texts(table[roles["split"]]))
