@@ -114,7 +114,7 @@ except spml.InputError as error:
     print(error)
 """
     message = python(WITHOUT_TRAINING_PACKAGES + code)
-    assert message.endswith("which is not installed: pip install 'spml[train]'")
+    assert message.endswith('which is not installed: pip install ".[train]" in the checkout of spml')
     assert message.startswith("spml.train needs the package ")
 
 

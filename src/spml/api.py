@@ -15,7 +15,7 @@ import numpy.typing as npt
 from spml.data.dataset import Dataset
 from spml.data.detect import FORMATS, format_options, open_data
 from spml.data.stores.decode import FilePath
-from spml.errors import InputError
+from spml.errors import InputError, install_command
 from spml.labels import Labels
 from spml.predict.blocks import InputBlock
 from spml.predict.inputs import Inputs, open_inputs
@@ -528,7 +528,7 @@ class Run:
             from huggingface_hub import HfApi
             from huggingface_hub.errors import HfHubHTTPError, HFValidationError
         except ImportError:
-            raise InputError("push_to_hub needs the package huggingface_hub: pip install 'spml[hub]'") from None
+            raise InputError(f"push_to_hub needs the package huggingface_hub: {install_command('hub')}") from None
         with tempfile.TemporaryDirectory() as name:
             self.save_pretrained(name)
             hub = HfApi(token=token)

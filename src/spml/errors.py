@@ -65,4 +65,15 @@ def missing_package(error: ModuleNotFoundError, what: str) -> Exception:
     package = (error.name or "").partition(".")[0]
     if package not in _TRAINING_PACKAGES:
         return error
-    return InputError(f"{what} needs the package {package}, which is not installed: pip install 'spml[train]'")
+    return InputError(f"{what} needs the package {package}, which is not installed: {install_command('train')}")
+
+
+def install_command(extra: str) -> str:
+    """How to install an extra. The name spml on PyPI belongs to another package, so that a checkout is needed.
+
+    Examples
+    --------
+    >>> install_command("review")
+    'pip install ".[review]" in the checkout of spml'
+    """
+    return f'pip install ".[{extra}]" in the checkout of spml'

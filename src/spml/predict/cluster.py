@@ -16,7 +16,7 @@ import torch
 from pyarrow import dataset
 
 from spml.atomic import atomic_path
-from spml.errors import InputError
+from spml.errors import InputError, install_command
 from spml.predict.blocks import InputBlock
 from spml.predict.predictor import Labeller, Predictor, check_label_column, open_predictor
 from spml.predict.tables import TableReader, parquet_errors
@@ -147,5 +147,5 @@ def _ray() -> Any:
         import ray
         import ray.data
     except ImportError:
-        raise InputError("Ray is not installed: pip install 'spml[ray]'") from None
+        raise InputError(f"Ray is not installed: {install_command('ray')}") from None
     return ray

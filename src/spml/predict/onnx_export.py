@@ -14,7 +14,7 @@ import spml
 from spml.atomic import atomic_path
 from spml.calibration import CAUTIOUS
 from spml.calibration.recalibration import LEAST, MOST
-from spml.errors import InputError
+from spml.errors import InputError, install_command
 from spml.losses.activation import log_odds
 from spml.models.feature_model import FeatureModel, LinearLearner, independent_network
 from spml.models.quiet_export import quiet_export
@@ -172,6 +172,6 @@ def _packages() -> tuple[Any, Any]:
         import onnxscript  # noqa: F401  (used by torch.onnx)
     except ImportError:
         raise InputError(
-            "export needs the packages onnx, onnxruntime and onnxscript: pip install 'spml[export]'"
+            f"export needs the packages onnx, onnxruntime and onnxscript: {install_command('export')}"
         ) from None
     return onnx, onnxruntime

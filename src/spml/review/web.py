@@ -19,7 +19,7 @@ from importlib.resources import files
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from spml.errors import InputError
+from spml.errors import InputError, install_command
 from spml.json_text import parse_json
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def check_installed() -> None:
         import starlette
         import uvicorn  # noqa: F401
     except ImportError:
-        raise InputError("the page needs the packages starlette and uvicorn: pip install 'spml[review]'") from None
+        raise InputError(f"the page needs the packages starlette and uvicorn: {install_command('review')}") from None
     del starlette
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spml.atomic import check_target, explain_write_errors
-from spml.errors import InputError
+from spml.errors import InputError, install_command
 from spml.json_text import parse_json
 from spml.runs.files import write_text
 from spml.runs.schema import LOG_LINES, LogLine, check_schema, damaged
@@ -45,7 +45,7 @@ def tracker(name: str, folder: Path) -> Tracker:
     try:
         return _TRACKERS[name](folder)
     except ImportError:
-        raise InputError(f"track={name} needs an additional package: pip install 'spml[track]'") from None
+        raise InputError(f"track={name} needs an additional package: {install_command('track')}") from None
 
 
 class RunLog:
