@@ -17,6 +17,7 @@ _WORDS: dict[Any, str] = {  # the types that can be checked, as an error message
 }
 _NUMBERS = {int: numbers.Integral, float: numbers.Real}  # these include NumPy's number types
 _INT64 = 2**63 - 1
+_FLOAT32 = 3.4e38
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +108,8 @@ def check_type(name: str, value: Any, annotation: Any, none: str = "None") -> No
         raise InputError(f"{name} must be {' or '.join(map(str, words))}, not {_shown(value)}")
     if isinstance(value, numbers.Integral) and abs(int(value)) > _INT64:  # more than NumPy and torch take
         raise InputError(f"{name} must be below 2^63 in size, not {_shown(value)}")
+    if isinstance(value, numbers.Real) and math.isfinite(value) and abs(value) > _FLOAT32:  # more than torch takes
+        raise InputError(f"{name} must be below {_FLOAT32:g} in size, not {_shown(value)}")
     ranges = [limit for option in fitting if (limit := range_of(option)) is not None]
     if ranges and not any(value in limit for limit in ranges):
         finite = "finite and " if isinstance(value, float) and not math.isfinite(value) else ""

@@ -171,6 +171,8 @@ TRAIN = [
     *(("--method", value) for value in ("", "x", "EM", "em;", "../em", "\x00")),
     *(("--setting", value) for value in ("x", "=1", "x=1", "name=x", "entropy_weight=", "entropy_weight=x")),
     *(("--setting", f"entropy_weight={value}") for value in ("-3", "nan", "inf", "true", "[1]", "1e400", str(10**30))),
+    ("--method", "splc", "--setting", "margin=1e308"),
+    ("--method", "splc", "--setting", "margin=3e38"),
     *(("--kind", value) for value in ("", "x", "folder", "coco", "table", "pack", "voc")),
     *(("--labels", value) for value in ("nowhere.csv", ".", "", "/dev/null")),
     *(("--label-column", value) for value in ("nowhere", "", "f0")),

@@ -222,6 +222,7 @@ def test_answer_that_cannot_be_written_is_reported_as_unsaved(client, app, monke
         (f"/{TOKEN}/api/overview", {"host": "evil.example:8733"}),
         (f"/{TOKEN}/api/overview", {"sec-fetch-site": "cross-site"}),
         (f"/{TOKEN}/thumbnails/0", {"sec-fetch-site": "same-site"}),
+        (f"/{TOKEN}/api/rows/{'9' * 5000}", {}),
     ],
 )
 def test_strangers_get_an_empty_reply(app, path, headers):
@@ -241,6 +242,7 @@ def test_strangers_get_an_empty_reply(app, path, headers):
         {"content-type": "application/x-www-form-urlencoded"},
         {"sec-fetch-site": "cross-site"},
         {"content-length": str(10**9)},
+        {"content-length": "9" * 5000},
     ],
 )
 def test_other_sites_cannot_post(client, app, headers):
@@ -249,6 +251,11 @@ def test_other_sites_cannot_post(client, app, headers):
     reply = client.post("api/answers", content=body, headers={"content-type": "application/json"} | headers)
     assert (reply.status_code, reply.content) == (404, b"")
     assert app.review.decisions.since() == []
+
+
+@pytest.mark.parametrize("since", ["9" * 30, "9" * 5000, "-1", "\u00b2", ""])
+def test_changes_since_a_number_that_no_answer_has(client, since):
+    assert client.get("api/changes", params={"since": since}).status_code == 400
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])

@@ -98,8 +98,8 @@ class ReviewApp:
 
     def _changes(self, values: dict[str, Any]) -> Reply:
         since = values.get("since", "")
-        if not (since.isascii() and since.isdigit()):
-            raise InputError("since must be a number")
+        if not (since.isascii() and since.isdigit() and len(since) < 19):  # the database takes no larger number
+            raise InputError("since must be the number of a decision")
         self.review.refresh()
         new = self.review.decisions.since(int(since))
         return {"decisions": [brief(each) for each in new], "progress": self.review.progress() if new else None}

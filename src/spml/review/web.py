@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PORT = 8733
 MOST_BYTES = 2**21  # of a request
+_LONGEST_PATH = 1000  # characters
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _HEADERS = {
@@ -94,6 +95,8 @@ class Guard:
         host = headers.get("host", "")
         if not self.hosts(host) or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return False
+        if len(scope["path"]) > _LONGEST_PATH:  # Python does not read numbers of thousands of digits
+            return False
         if scope["method"] in ("GET", "HEAD"):
             return True
         return (
@@ -101,6 +104,7 @@ class Guard:
             and headers.get("origin") == f"{scope['scheme']}://{host}"
             and headers.get("content-type", "").partition(";")[0] == "application/json"
             and headers.get("content-length", "").isdecimal()
+            and len(headers["content-length"]) < 10
             and int(headers["content-length"]) <= MOST_BYTES
         )
 
