@@ -19,6 +19,7 @@ import typer.main
 
 import spml
 from spml.bench.protocols import load_protocol
+from spml.bench.significance import holm, paired_test
 from spml.cli import app as command_line
 from spml.losses import LOSSES
 from spml.losses.module import settings_of
@@ -405,6 +406,53 @@ def test_quoted_results_match_files(page: str, header: tuple[str, ...], file: st
                 spread = " ± " in quote or (title.startswith("test mAP") and len(rows) > 1)
                 expected = f"{mean(values):.{places}f}" + (f" ± {stdev(values):.{places}f}" if spread else "")
                 assert quote == expected, (name, title)
+
+
+TESTED = [
+    ("## The scenes of the quickstart", "scenes.csv"),
+    ("## Linear on VOC 2012 features", "features-voc12.csv"),
+    ("## Linear on CUB features", "features-cub.csv"),
+]
+
+
+@pytest.mark.parametrize(("heading", "file"), TESTED)
+def test_quoted_p_values_are_corrected(heading: str, file: str) -> None:
+    with (ROOT / "results" / file).open(newline="", encoding="utf-8") as opened:
+        every = [row for row in csv.DictReader(opened) if row["chosen"] != "False"]
+    scores: dict[str, dict[int, float]] = {}
+    for row in every:
+        scores.setdefault(row["method"], {})[int(row["seed"])] = 100 * float(row["test_map"])
+    p = {name: test.p for name in scores if (test := paired_test(scores[name], scores["auto"])) and name != "auto"}
+    tested = [name for name in p if p[name] is not None]
+    corrected = dict(zip(tested, holm([p[name] for name in tested]), strict=True))
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    section = page[page.index(heading) :].partition("\n## ")[0]
+    quotes = re.findall(r"`([a-z0-9-]+)` \(\$p\$ = ([0-9.]+)\)", section)
+    assert len(quotes) == section.count("$p$")
+    for name, quote in quotes:
+        assert quote == f"{corrected[name]:.2g}", name
+    (line,) = re.findall(r"Significantly different from `auto`: (.*)", section)
+    assert f"corrected for {len(corrected)} comparisons by Holm's method" in line
+    significant = {name for name in corrected if corrected[name] < 0.05}
+    listed = {name for name, _ in re.findall(r"`([a-z0-9-]+)` \(\$p\$ = ([0-9.]+)\)", line)}
+    assert significant == (set(corrected) - listed if line.startswith("all but ") else listed)
+
+
+def test_counts_of_methods_match_the_protocols_and_result_files() -> None:
+    page, results = ((ROOT / path).read_text(encoding="utf-8") for path in ("docs/benchmark.md", "results/README.md"))
+    for name in ("voc12-lite2", "scenes", "features"):
+        count = len(load_protocol(name).methods)
+        all_methods = f" of the {len(REGISTERED)}" if name == "voc12-lite2" else ""
+        assert f"| `{name}` | ours: {count}{all_methods} methods" in page
+        header = (
+            (ROOT / "src/spml/bench/files/protocols" / f"{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
+        )
+        assert f" {count} methods" in header
+    assert f"# {len(load_protocol('scenes').methods)} methods on built-in data" in page
+    for name in ("scenes", "features-cub", "features-voc12", "voc12-lite2"):
+        with (ROOT / "results" / f"{name}.csv").open(newline="", encoding="utf-8") as opened:
+            count = len({row["method"] for row in csv.DictReader(opened)})
+        assert f"| `{name}.csv` | {count} methods, " in results
 
 
 def test_every_result_file_states_its_draw() -> None:
