@@ -25,7 +25,7 @@ from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.methods import METHODS
 from spml.metrics import mean_average_precision
-from spml.training.frozen.many_labels import with_expected_positives
+from spml.training.frozen.epr_head import with_expected_positives
 from spml.training.learners import FeatureFit, fit_features
 from tables import COLUMNS, Split, load, recorded, summarise
 

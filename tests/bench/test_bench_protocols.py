@@ -465,7 +465,8 @@ def test_page_on_reproducing_has_the_counts_of_the_papers():
 
 
 def test_page_on_missing_rows_counts_its_runs():
-    text = (Path(__file__).resolve().parents[2] / "docs" / "developers" / "fair-table.md").read_text(encoding="utf-8")
+    page = Path(__file__).resolve().parents[2] / "docs" / "developers" / "missing-voc-runs.md"
+    text = page.read_text(encoding="utf-8")
     commands = re.findall(r"^\$VOC (--head attention )?--methods (\S+) --seeds (\S+) --out", text, re.MULTILINE)
     counts = [int(count) for count in re.findall(r"^\| \d\. .* \| (\d+) \| \d+ \|$", text, re.MULTILINE)]
     assert len(commands) == 4

@@ -22,12 +22,12 @@ What they share:
 `progress`         progress bars and signals
 =================  =====================================================================================
 
-The packages:
+The packages, and what each of them trains:
 
 =================  =====================================================================================
-`network`          the training loop of a network: `network.trainer.Trainer`
-`frozen`           what the features of a frozen network are used for
-`linear`           many linear heads at once, as in the linear protocol of Cole et al. (2021)
-`learners`         converged linear learners and forests on features: `learners.fit_features`
+`network`          a network on images, in epochs over batches: `network.trainer.Trainer`
+`learners`         linear models and forests on features, to convergence: `learners.fit_features`
+`linear`           many linear heads on features at once, in epochs over batches, for `spml bench`
+`frozen`           `learners` on the features of a frozen network, and what a network's training takes from them
 =================  =====================================================================================
 """

@@ -33,7 +33,7 @@ from spml.runs.schema import RunRecord
 from spml.training.device import choose_device
 from spml.training.evaluation import selection_score
 from spml.training.examples import check_labels
-from spml.training.frozen.many_labels import with_expected_positives
+from spml.training.frozen.epr_head import with_expected_positives
 from spml.training.frozen.pooled_features import features_are_kept, pooled_features, supported_zooms
 from spml.training.frozen.soft_labels import ZOOMS
 from spml.training.learners import FeatureFit, fit_features

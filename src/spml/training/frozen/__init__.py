@@ -5,7 +5,7 @@
 `feature_cache`    keeps them for later runs on the same images
 `stages`           a classifier on the features first, then the whole network
 `soft_labels`      soft labels for the training of a network, from linear probes
-`many_labels`      EPR's head joins those of `auto` if rows have many labels
+`epr_head`         EPR's head joins those of `auto` if rows have many labels
 `linear_init`      the head of a network is trained first (Cole et al. 2021)
 =================  ====================================================================
 """

@@ -2,7 +2,7 @@
 
 The probes are the linear learners of `fit_features`: two losses solved to convergence, each with the strength of
 regularisation that the likelihood of held-out observed labels prefers, and averaged. With many labels per row, EPR's
-head may join them (many_labels.py). Every row is scored by a probe that was trained without it, so the probe is no
+head may join them (epr_head.py). Every row is scored by a probe that was trained without it, so the probe is no
 better on it than on a new row. The scores are calibrated by which of the present labels the annotator chose
 (`spml.calibration`). That needs neither full labels nor k, and gives, together with the observed label, the
 probability of every other label. A linear head of the network starts as the calibrated probe of all rows; other heads
@@ -20,7 +20,7 @@ from torch import Tensor
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.models import Classifier, Head
-from spml.training.frozen.many_labels import with_expected_positives
+from spml.training.frozen.epr_head import with_expected_positives
 from spml.training.frozen.pooled_features import pooled_features
 from spml.training.learners import fit_features
 from spml.training.network.batches import BatchMaker

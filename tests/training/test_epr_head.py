@@ -9,7 +9,7 @@ from spml.calibration import calibrate
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.metrics import mean_average_precision
-from spml.training.frozen.many_labels import with_expected_positives
+from spml.training.frozen.epr_head import with_expected_positives
 from spml.training.learners import FeatureFit, fit_features
 
 CLASSES = 8
