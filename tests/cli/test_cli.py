@@ -119,8 +119,8 @@ def test_recover_uses_labelled_rows(spml, trained, tmp_path):
     assert {row["label"] for row in rows if row["name"] == "red/0.png"} == {"red"}
     table.write_text("name;label\nred/0.png;red\n")  # as some spreadsheets save it
     code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
-    assert code == 0, text
-    assert "every row has only the labels that were known before" in text
+    assert code == 2
+    assert "every row has only the labels that were known before: complete the column label" in text
     table.write_text("name,label\nred/0.png,red\ngreen/1.png,red\n")
     code, text = spml("recover", trained, "--out", tmp_path / "labels.csv", "--labelled", table)
     assert code == 2
@@ -375,6 +375,7 @@ def test_features_can_be_trained_on(spml, tmp_path):
     )
     code, text = spml(*arguments)
     assert code == 0, text
+    assert f"Next: spml recover {tmp_path / 'run'} --out run-recovered.csv\n" in text
     code, text = spml("recover", tmp_path / "run", "--out", tmp_path / "labels.csv")
     assert code == 0, text
 
@@ -576,6 +577,23 @@ def test_a_file_of_the_user_is_replaced_only_with_force(spml, photos, trained, t
         out.write_bytes(written + b"edited")
         assert spml(*command, "--out", out)[0] == 2
         assert out.read_bytes() == written + b"edited"
+
+
+@pytest.mark.parametrize("command", ["recover", "report", "predict", "sample", "review"])
+def test_a_file_of_another_run_is_reported_before_anything_is_loaded(trained, photos, tmp_path, command):
+    out = tmp_path / ("report.html" if command == "report" else "labels.csv")
+    out.write_text("of another run")
+    more = [photos / "red"] if command == "predict" else []
+    option = "--export" if command == "review" else "--out"
+    program = (
+        "import sys\nfrom spml.cli import main\nimport spml.cli\ntry:\n    main()\n"
+        "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules)"
+    )
+    arguments = [sys.executable, "-c", program, command, trained, *more, option, out]
+    done = subprocess.run(list(map(str, arguments)), capture_output=True, text=True)
+    assert "labels.csv already exists: use --force" in done.stderr or "report.html already exists" in done.stderr
+    assert done.stdout == "2 False\n"
+    assert out.read_text() == "of another run"
 
 
 def test_files_of_a_run_are_never_replaced(spml, photos, trained, tmp_path):

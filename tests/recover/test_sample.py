@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import spml
 from spml.cli import app
+from spml.cli.sample import allowed_labels
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.recover import LabelledRows, recover, sample_rows
@@ -71,8 +72,13 @@ def test_a_completed_file_is_read_back(run: RunFolder, world: World, tmp_path: P
     completed = tmp_path / "completed.csv"
     write_completed(completed, name, f"{first}|{other}")
     assert read_labelled(completed, run).adds_to(run.labels)
-    write_completed(completed, name, f"{first}, {other}")
-    with pytest.raises(InputError, match=r"write \| between labels"):
+    for separator in (", ", "; ", ";"):
+        for labels in (f"{first}{separator}{other}", f"{first}{separator}something else{separator}{other}"):
+            write_completed(completed, name, labels)
+            with pytest.raises(InputError, match=r"classes: separate labels with \|"):
+                read_labelled(completed, run)
+    write_completed(completed, name, f"{first}|tiger")
+    with pytest.raises(InputError, match=r"'tiger' is not one of the run's 6 classes: correct it"):
         read_labelled(completed, run)
     semicolons = tmp_path / "semicolons.csv"  # as some spreadsheets save it, with decimal commas
     with path.open(newline="", encoding="utf-8") as file, semicolons.open("w", newline="", encoding="utf-8") as copy:
@@ -134,10 +140,23 @@ def test_sample_command_and_python_api_write_the_same_rows(tmp_path: Path) -> No
     assert result.exit_code == 0, result.output
     assert (tmp_path / "api.csv").read_text() == (tmp_path / "cli.csv").read_text()
     assert len((tmp_path / "cli.csv").read_text().splitlines()) == 8
+    assert "separate labels with |. Allowed labels: a, b, c. Keep the weights." in result.output
+    assert f"--labelled {tmp_path / 'cli.csv'} --out run-recovered.csv`" in result.output
+    recover_it = ["recover", str(tmp_path / "run"), "--labelled", str(tmp_path / "cli.csv"), "--out"]
+    result = CliRunner().invoke(app, [*recover_it, str(tmp_path / "out.csv")])
+    assert isinstance(result.exception, InputError)
+    assert "every row has only the labels that were known before: complete the column label" in str(result.exception)
+    assert not (tmp_path / "out.csv").exists()
     found = run.recover(labelled=tmp_path / "cli.csv")
     assert found.calibration.full_rows == 7
     with pytest.raises(InputError, match="already exists"):
         run.sample(tmp_path / "api.csv", rows=7)
+
+
+def test_many_classes_are_not_printed() -> None:
+    assert allowed_labels([f"class{number}" for number in range(30)], Path("runs/a")).endswith(", class29.")
+    expected = f"The 31 allowed labels are the `classes` in {Path('runs/a/run.json')}."
+    assert allowed_labels([f"class{number}" for number in range(31)], Path("runs/a")) == expected
 
 
 def test_a_sample_of_texts_shows_the_texts(tmp_path: Path) -> None:

@@ -39,6 +39,10 @@ def command(
     force: ForceOption = False,
 ) -> None:
     """Predict labels for new examples. Needs neither a GPU nor the training data."""
+    from spml.runs.written import check_before_loading
+
+    if not ray:
+        check_before_loading(out, run, force=force)
     from spml.data.dataset import TABLES
     from spml.runs.folder import unfinished
 

@@ -48,7 +48,11 @@ def command(
     force: ForceOption = False,
 ) -> None:
     """Recover the missing labels of the training data, each with a confidence."""
+    from spml.runs.written import check_before_loading
+
+    check_before_loading(out, run, force=force)
     from spml.data.stores.texts import TextStore
+    from spml.errors import InputError
     from spml.recover import export
     from spml.recover import recover as recover_labels
     from spml.recover.labelled import answers_of, read_labelled
@@ -59,9 +63,9 @@ def command(
     with writing_output(out, run, force=force, inputs=(labelled, decisions)):
         full_labels = None if labelled is None else read_labelled(labelled, finished)
         if full_labels is not None and not full_labels.adds_to(finished.labels):
-            typer.echo(
-                f"{labelled}: every row has only the labels that were known before. Unless that is right, complete the "
-                "column label and run this command again."
+            raise InputError(
+                f"{labelled}: every row has only the labels that were known before: complete the column label. If no "
+                "row has another label, draw more rows with `spml sample --rows`"
             )
         answers = answers_of(finished, decisions)
         recovered = recover_labels(

@@ -20,6 +20,9 @@ def command(
     force: ForceOption = False,
 ) -> None:
     """Write an HTML report of one run, or a comparison of several: curves, tables and pictures in one file."""
+    from spml.runs.written import check_before_loading
+
+    check_before_loading(out, runs[0], force=force)
     from spml.report import loss_landscape, write_report
     from spml.runs.folder import open_run
     from spml.runs.outputs import writing_output

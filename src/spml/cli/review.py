@@ -47,6 +47,10 @@ def command(
 
     Every answer is saved at once. `spml train DATA --decisions review.db` learns from the answers.
     """
+    from spml.runs.written import check_before_loading, shell_path, suggested_file
+
+    if export is not None:
+        check_before_loading(export, run, force=force)
     from contextlib import ExitStack
     from tempfile import TemporaryDirectory
 
@@ -91,10 +95,12 @@ def command(
             number = len(answers.current())
             typer.echo(f"\nStopped. {number:,} answers are saved in {answers.path}")
             if number:
-                use = "" if decisions is None else f" --decisions {answers.path}"
+                file = shell_path(answers.path)
+                use = "" if decisions is None else f" --decisions {file}"
                 typer.echo(
-                    f"Next: spml recover {run}{use} --out recovered.csv  # includes the answers\n"
-                    f"  or: spml train DATA --decisions {answers.path} --out NEW_RUN  # learns from them"
+                    f"Next: spml recover {shell_path(run)}{use} --out {suggested_file(run, 'recovered.csv')}  "
+                    "# includes the answers\n"
+                    f"  or: spml train DATA --decisions {file} --out NEW_RUN  # for better labels of new data"
                 )
 
 

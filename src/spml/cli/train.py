@@ -142,6 +142,7 @@ def command(
     Training can be interrupted; run the same command again to resume.
     """
     from spml.methods.registry import import_plugins
+    from spml.runs.written import shell_path, suggested_file
     from spml.training.options import TrainOptions
     from spml.training.train_data import train_data
 
@@ -184,7 +185,7 @@ def command(
     echo(f"{result}.")
     if best["score"] is not None:
         echo(f"Held-out score: {100 * best['score']:.1f} of 100. Compare it only between runs on the same data.")
-    echo(f"Done. Next: spml recover {out} --out recovered.csv")
+    echo(f"Done. Next: spml recover {shell_path(out)} --out {suggested_file(out, 'recovered.csv')}")
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What people know about the rows of a run: tables with all labels of a few rows, and databases of answers."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -58,10 +59,10 @@ def read_labelled(path: Path, run: RunFolder) -> LabelledRows:
             raise InputError(f"{path}, line {line}: the run has no row named {name!r}")
         labels = _labels_of(cell, run.classes)
         if unknown := [label for label in labels if label not in run.classes]:
-            several = all(part.strip() in run.classes for part in unknown[0].replace(";", ",").split(","))
+            several = any(part.strip() in run.classes for part in re.split("[,;/]", unknown[0]))
             raise InputError(
                 f"{path}, line {line}: {unknown[0]!r} is not one of the run's {len(run.classes)} classes: "
-                + ("write | between labels" if several else "correct it, or leave it out")
+                + ("separate labels with |" if several else "correct it, or leave it out")
             )
         if twice := next((label for label in labels if label in lists.get(name, ())), None):
             raise InputError(

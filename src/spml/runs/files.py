@@ -1,6 +1,5 @@
 """Files of a run: text, JSON and tensors, always written atomically. Re-exports the writer and the lock."""
 
-import hashlib
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from spml.atomic import lock_folder as lock_folder
 from spml.errors import InputError
 from spml.json_text import parse_json
 from spml.runs.schema import check_schema, damaged
+from spml.runs.written import digest as digest
 
 _RECORD = "record"
 T = TypeVar("T")
@@ -100,9 +100,3 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
         module.load_state_dict(tensors)
     except RuntimeError as error:
         raise damaged(path, f"its tensors do not fit the network: {' '.join(str(error).split())[:200]}") from None
-
-
-def digest(path: Path) -> str:
-    """Return the SHA-256 digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,11 +8,10 @@ from pathlib import Path
 from spml.atomic import check_target
 from spml.errors import InputError
 from spml.runs.decisions import DECISIONS
-from spml.runs.files import digest, read_json, write_text
+from spml.runs.files import write_text
 from spml.runs.folder import BOUND_FILES, check_output_path
-from spml.runs.schema import Digests
+from spml.runs.written import OUTPUTS, check_replaceable, digest, read_outputs
 
-OUTPUTS = "outputs.json"
 RUN_FILES = ("run.json", *BOUND_FILES, "last.safetensors", "stages.json")
 _ANSWERS = tuple(DECISIONS + ending for ending in ("", "-wal", "-shm", "-journal"))
 _PROTECTED = (*RUN_FILES, OUTPUTS, *_ANSWERS, "log.jsonl", ".lock")
@@ -33,13 +32,12 @@ def writing_output(
         check_output_path(out, folder)
     if any(given is not None and given.resolve() == out.resolve() for given in inputs):
         raise InputError(f"--out {out} is also an input: use another path")
-    record = folders[0] / OUTPUTS
-    if out.is_file() and not force and _read(record).get(str(out.resolve())) != digest(out):
-        raise InputError(f"{out} already exists: use --force to replace it, or another --out")
+    check_replaceable(out, folders[0], force=force)
     yield
     if out.is_file():
         with suppress(InputError):  # a run folder that cannot be written: the next command asks for --force
-            write_text(record, json.dumps({**_read(record), str(out.resolve()): digest(out)}, indent=1))
+            written = {**read_outputs(folders[0]), str(out.resolve()): digest(out)}
+            write_text(folders[0] / OUTPUTS, json.dumps(written, indent=1))
 
 
 def check_not_of_a_run(out: Path) -> None:
@@ -66,7 +64,3 @@ def check_results_folder(out: Path, marker: str, names: Collection[str]) -> None
         check_target(out / name)
     if not (out / marker).exists() and (found := [name for name in names if (out / name).exists()]):
         raise InputError(f"--out {out} already contains {found[0]}, which would be replaced: use another folder")
-
-
-def _read(record: Path) -> Digests:
-    return read_json(record, Digests) if record.exists() else {}
