@@ -189,6 +189,20 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
+def check_epoch(epoch: int, epochs: int | None = None) -> None:
+    """Raise `InputError` if an epoch is not counted from 1, or is above the number of epochs.
+
+    Examples
+    --------
+    >>> check_epoch(0, 10)
+    Traceback (most recent call last):
+    spml.errors.InputError: epoch counts from 1 to epochs (10), not 0: use for epoch in range(1, epochs + 1)
+    """
+    if epoch < 1 or (epochs is not None and epoch > epochs):
+        last = "epochs" if epochs is None else f"epochs ({epochs})"
+        raise InputError(f"epoch counts from 1 to {last}, not {epoch}: use for epoch in range(1, epochs + 1)")
+
+
 def _word(annotation: Any) -> str | None:
     annotation = _plain(annotation)
     if annotation in _WORDS:

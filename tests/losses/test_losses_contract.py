@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -211,6 +211,7 @@ def test_permuting_classes_and_rows_permutes_entries(case: Case, table: Labelled
 @given(table=labelled_logits())
 def test_reductions_agree(case: Case, table: LabelledLogits) -> None:
     logits, labels = to_torch(table.logits), torch.from_numpy(table.labels)
+    assume(case.settings.get("k", 0) <= logits.shape[-1])
     inputs = [to_torch(value) for value in case.draw_inputs(table.logits.shape)]
     if case.name in NEED_NEGATIVES:
         labels.view(-1)[0] = -1
@@ -303,6 +304,9 @@ def test_names_that_exist_only_as_methods_are_complete() -> None:
     assert {name for name, cls in METHODS.items() if cls.__module__.startswith("spml.")} - set(LOSSES) == ONLY_METHODS
 
 
+TWO_ROWS = torch.zeros(2, 3), torch.eye(3)[:2]
+
+
 @pytest.mark.parametrize(
     ("name", "inputs", "message"),
     [
@@ -318,6 +322,30 @@ def test_names_that_exist_only_as_methods_are_complete() -> None:
 def test_missing_and_unknown_inputs_are_named(name: str, inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         loss(name)(torch.zeros(2, 3), torch.zeros(2, 3), **inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "message"),
+    [
+        ("ll-r", (0,), "epoch counts from 1 to epochs, not 0: use for epoch in range"),
+        ("ll-ct", (0,), "epoch counts from 1 to epochs, not 0"),
+        ("splc", (-1,), "epoch counts from 1 to epochs, not -1"),
+        ("gr", (0, 8), r"epoch counts from 1 to epochs \(8\), not 0"),
+        ("gr", (9, 8), r"epoch counts from 1 to epochs \(8\), not 9"),
+    ],
+)
+def test_epochs_that_do_not_count_from_1_are_errors(name: str, inputs: tuple[int, ...], message: str) -> None:
+    named = dict(zip(("epoch", "epochs"), inputs, strict=False))
+    for call in (lambda: loss(name)(*TWO_ROWS, *inputs), lambda: loss(name)(*TWO_ROWS, **named)):
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+@pytest.mark.parametrize("name", ["epr", "lasd"])
+def test_k_above_the_number_of_classes_is_an_error(name: str) -> None:
+    with pytest.raises(InputError, match=r"k, the average number of labels per row, must be at most 3, .* not 30"):
+        loss(name, k=30)(*TWO_ROWS)
+    assert loss(name, k=2)(*TWO_ROWS).isfinite()
 
 
 @pytest.mark.parametrize("name", ["an", "em", "bce"])

@@ -605,6 +605,12 @@ def test_l1_and_l2_penalties_are_per_head():
     assert method("l2r", weight=1.0).penalty(heads, heads=1).tolist() == pytest.approx([26.0, 104.0])
 
 
+def test_lasd_with_one_view_still_splits_into_rows():
+    lasd = method("lasd", consistency_weight=0)
+    assert (lasd.needs.views, lasd.needs.splits) == (("weak",), "rows")
+    checks.check_splits(lambda: method("lasd", consistency_weight=0))
+
+
 def test_lasd_leverage_follows_k():
     lasd = prepared("lasd", table())
     assert lasd.negative_leverage == pytest.approx((1 + 0.1 * 0.5) / (4 - 1.5))

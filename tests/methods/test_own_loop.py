@@ -45,6 +45,18 @@ def test_fewer_views_than_needed_raise(name, views):
     assert on_features.objective(LOGITS, LABELS.batch(ROWS), ROWS, Clock()).isfinite()
 
 
+@pytest.mark.parametrize("epoch", [0, 6])
+def test_a_clock_counts_epochs_from_1(epoch):
+    with pytest.raises(InputError, match=rf"epoch counts from 1 to epochs \(5\), not {epoch}"):
+        Clock(epoch, 5)
+
+
+@pytest.mark.parametrize("name", ["role", "an"])
+def test_a_method_called_like_a_loss_raises(name):
+    with pytest.raises(InputError, match=rf"not called like a loss: once, {name}\.prepare.*objective\(logits"):
+        method(name)(LOGITS, LABELS.batch(ROWS))
+
+
 def test_auto_raises_without_its_soft_labels():
     with pytest.raises(InputError, match="must know whether it receives soft labels"):
         method("auto").prepare(Problem(LABELS))

@@ -48,6 +48,9 @@ class WatchedClock(Clock):
         object.__setattr__(self, "read", set())
         super().__init__(clock.epoch, clock.epochs, clock.step, clock.steps)
 
+    def __post_init__(self) -> None:
+        """Check nothing: the clock was checked when it was created, and reading its epoch here would be noted."""
+
     def __getattribute__(self, name: str) -> Any:
         if name in ("epoch", "epochs", "step", "steps"):
             super().__getattribute__("read").add(name)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from spml.errors import InputError, unknown_name
 from spml.losses.names import LOSSES
 from spml.losses.robust import RobustSchedule
-from spml.type_checks import check_type, hints_of
+from spml.type_checks import check_epoch, check_type, hints_of
 
 NEED_NEGATIVES = frozenset({"bce", "bce-ls", "iu", "iun"})
 ONLY_METHODS = frozenset(  # these keep state between batches, or change the network
@@ -96,12 +96,13 @@ class Loss(nn.Module):
         Raises
         ------
         InputError
-            If an input is missing, or labels have the wrong shape or values. Values on a GPU are checked at the first
-            call only, because reading them waits for the GPU.
+            If an input is missing, an epoch is not counted from 1, or labels have the wrong shape or values. Values on
+            a GPU are checked at the first call only, because reading them waits for the GPU.
         """
-        self._check_inputs(len(inputs), named_inputs)
+        self._check_inputs(inputs, named_inputs)
         if self._takes_labels:
             self._check_shape(logits, labels)
+            self._check_k(logits.shape[-1])
             if not torch.compiler.is_compiling() and (labels.device.type == "cpu" or not self._checked):
                 self._check_values(labels)
         entries = self.function(logits, labels, *inputs, **named_inputs, **self.settings)
@@ -109,17 +110,28 @@ class Loss(nn.Module):
             return entries
         return entries.mean() if self.reduction == "mean" else entries.sum()
 
-    def _check_inputs(self, positional: int, named: dict[str, Any]) -> None:
+    def _check_inputs(self, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
         names = list(self._inputs)
         call = f"criterion({', '.join(['logits', 'labels', *(f'{name}=…' for name in names)])})"
         for name in named:
             if name not in names:
                 raise InputError(f"loss {self.name!r} takes no input {name!r} at each step: call {call}")
-        if positional > len(names):
-            raise InputError(f"loss {self.name!r} received {positional} additional inputs: call {call}")
-        missing = [name for name in names[positional:] if self._inputs[name] and name not in named]
+        if len(positional) > len(names):
+            raise InputError(f"loss {self.name!r} received {len(positional)} additional inputs: call {call}")
+        missing = [name for name in names[len(positional) :] if self._inputs[name] and name not in named]
         if missing:
             raise InputError(f"loss {self.name!r} needs {', '.join(missing)} at each step: {call}")
+        given = {**dict(zip(names, positional, strict=False)), **named}
+        if "epoch" in given and not torch.compiler.is_compiling():
+            check_epoch(given["epoch"], given.get("epochs"))
+
+    def _check_k(self, classes: int) -> None:
+        k: Any = self.settings.get("k")
+        if k is not None and k > classes:
+            raise InputError(
+                f"loss {self.name!r}: k, the average number of labels per row, must be at most {classes}, the number "
+                f"of classes, not {k}"
+            )
 
     def _check_shape(self, logits: Tensor, labels: Tensor) -> None:
         for name, values in (("logits", logits), ("labels", labels)):

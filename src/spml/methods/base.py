@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.losses.activation import Activation
-from spml.type_checks import check_type, check_types, hints_of
+from spml.type_checks import check_epoch, check_type, check_types, hints_of
 
 ViewKind = Literal["plain", "weak", "strong"]
 
@@ -34,6 +34,11 @@ class Clock:
     step, steps : int
         The current step, counted from 0 over the whole training, and the number of steps.
 
+    Raises
+    ------
+    InputError
+        If the epoch is 0, or above the number of epochs.
+
     Examples
     --------
     >>> Clock(epoch=3, epochs=5).progress
@@ -44,6 +49,9 @@ class Clock:
     epochs: int = 1
     step: int = 0
     steps: int = 1
+
+    def __post_init__(self) -> None:
+        check_epoch(self.epoch, self.epochs)
 
     @property
     def progress(self) -> float:
@@ -384,6 +392,13 @@ class Method(nn.Module):
             One value per head.
         """
         raise AssertionError(f"{type(self).__name__} does not define an objective, the loss of one view or of features")
+
+    def forward(self, *inputs: Any, **named_inputs: Any) -> Tensor:
+        """Raise an error that shows how to call a method, which is not a function of logits and labels alone."""
+        raise InputError(
+            f"a method is not called like a loss: once, {self.name}.prepare(Problem(labels)); at each step, "
+            f"{self.name}.objective(logits, labels, rows, clock) or {self.name}.loss(batch, model, clock)"
+        )
 
     def loss(self, batch: Batch, model: Model, clock: Clock) -> Tensor:
         """Compute the loss of a batch; by default the objective of its first view.

@@ -1,6 +1,6 @@
 """The LASD paper: leveraged asymmetric loss, with disambiguation and three-view consistency."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -49,7 +49,7 @@ class Lasd(Method):
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)
         if self.settings.consistency_weight == 0:
-            self.needs = Needs()  # type: ignore[misc]
+            self.needs = replace(self.needs, views=("weak",))  # type: ignore[misc]
 
     def prepare(self, problem: Problem) -> None:
         super().prepare(problem)
