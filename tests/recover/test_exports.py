@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -48,6 +49,17 @@ def test_tables_can_be_read_back(recovered: Recovered, tmp_path: Path, suffix: s
     np.testing.assert_array_equal(table["rank"].to_numpy(), recovered.entries.rank)
     np.testing.assert_allclose(table["threshold"].to_numpy(), recovered.entries.threshold, atol=1e-6)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_pandas_has_the_columns_of_the_file(
+    recovered: Recovered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    export(recovered, tmp_path / "labels.parquet")
+    pandas.testing.assert_frame_equal(recovered.to_pandas(), pandas.read_parquet(tmp_path / "labels.parquet"))
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="to_pandas needs the package pandas: pip install pandas"):
+        recovered.to_pandas()
 
 
 def read(recovered: Recovered, tmp_path: Path, name: str, **options: Any) -> Any:

@@ -8,6 +8,9 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.metrics import f1
 from spml.recover import Recovered, Rule, recover
+from spml.recover.messages import FEW, describe_expectation
+from spml.recover.recovered import PROVENANCE
+from spml.recover.rule import Expectation
 from spml.runs.folder import RunFolder
 from support.recovery import CLASSES, World
 
@@ -190,12 +193,13 @@ def test_an_uncertain_k_is_reported(world: World) -> None:
     rng = np.random.default_rng(0)
     nothing_learned = expit(rng.normal(0, 0.3, world.probabilities.shape)).astype(np.float32)
     run = world.run(probabilities=nothing_learned)
-    assert recover(run).notes[0].startswith("No label is recovered: the observed labels fit 1.")
-    assert (
-        recover(run, prefer="recall").notes[0].startswith("These labels cannot be trusted yet: the observed labels fit")
-    )
+    assert recover(run).notes[0].startswith("No label is recovered: the rows may have 1.")
+    assert recover(run, prefer="recall").notes[0].startswith("These labels cannot be trusted yet: the rows may have 1.")
+    assert "labels each on average, and one label per row cannot show how many. " in recover(run).notes[0]
     (note,) = recover(world.run()).notes
     assert "20 rows give the number of labels per row within ±" in note
+    assert "Answer questions (`spml review 'runs/a run'`), or label rows fully" in note
+    assert "`spml recover 'runs/a run' --labelled 'a run-check.csv' --out 'a run-recovered.csv'`" in note
     rows = np.arange(20)
     assert recover(world.run(), labelled=(Labels.from_matrix(world.signed[rows], CLASSES), rows)).notes == ()
 
@@ -236,3 +240,77 @@ def test_answers_improve_the_confidences_of_labels_nobody_asked_about(order):
             balanced = recovered.calibration.confidences(world.probabilities, recovered.known)
             errors.append(((balanced - world.truth)[rest] ** 2).mean())
     assert np.mean(after_errors) < np.mean(before_errors) - 0.001
+
+
+def test_answers_and_labelled_rows_are_counted_apart(world: World) -> None:
+    run = world.run()
+    decided = np.zeros(world.truth.shape, np.int8)
+    yes = [(row, c) for row, c in np.argwhere(world.truth) if c < 2 and c != world.single[row] and row < 500][:3]
+    no = [(row, c) for row, c in np.argwhere(~world.truth) if c < 2 and row < 500][:5]
+    for row, c in (*yes, *no):
+        decided[row, c] = world.signed[row, c]
+    decided[600, world.single[600]] = 1  # a given label, confirmed
+    answers = Labels.from_matrix(decided, CLASSES)
+    rows = np.flatnonzero(world.truth.sum(axis=1) > 1)[-820:-800:4]
+    assert (rows < 1600).all()
+    assert (rows > 600).all()
+    labelled = (Labels.from_matrix(world.signed[rows], CLASSES), rows)
+    found = recover(run, decisions=answers, labelled=labelled)
+    more = int(world.truth[rows].sum()) - len(rows)
+    assert (
+        f"in 1,600 rows, in addition to 1,599 given labels, 4 labels that people confirmed (5 answered no) and {more} "
+        "labels of fully labelled rows. " in found.summary()
+    )
+    assert "rows, 5 of them fully labelled, and 9 answers; " in found.summary()
+    entries = found.entries
+    kinds = {
+        (row, label): (PROVENANCE[kind], bool(observed))
+        for row, label, kind, observed in zip(
+            entries.row, entries.label, entries.provenance, entries.observed, strict=True
+        )
+    }
+    assert all(kinds[tuple(place)] == ("confirmed", False) for place in yes)
+    assert kinds[600, world.single[600]] == ("confirmed", True)
+    for row, c in zip(*np.nonzero(world.truth[rows]), strict=True):
+        given = world.single[rows[row]] == c
+        assert kinds[rows[row], c] == (("given", True) if given else ("labelled", False))
+    assert {kind for place, kind in kinds.items() if found.known[place] == 0} == {("recovered", False)}
+    alone = recover(run, decisions=answers)
+    assert "held-out rows, with 9 answers and no full labels; " in alone.summary()
+    asked = int(decided.any(axis=0).sum())
+    assert f"9 answers about {asked} of 6 labels so far: answer about other labels too (" in alone.notes[-1]
+
+
+def test_too_few_labels_state_no_precision(run: RunFolder) -> None:
+    few = recover(run, threshold=float(np.sort(recover(run).confidences[:1600][recover(run).known[:1600] == 0])[-5]))
+    found = int((few.entries.provenance == 0).sum())
+    assert 0 < found < FEW
+    assert "too few to state reliably how many of them are correct. Calibrated" in few.summary()
+    assert "Expected" not in few.summary()
+    assert few.expected.precision[1] > 0  # still there for programs
+
+
+def test_a_range_of_the_recall_that_says_nothing_is_left_out() -> None:
+    narrow, wide = Expectation((0.5, 0.9), (0.2, 0.7)), Expectation((0.5, 0.9), (0.2, 0.9))
+    expected = "Expected: 50 to 90% of them are correct"
+    assert describe_expectation(50, narrow) == f"{expected}, and 20 to 70% of the missing labels are found."
+    assert describe_expectation(50, wide) == f"{expected}."
+
+
+def test_cross_fitted_rows_are_described_as_such(world: World) -> None:
+    found = recover(world.run(record={"method": {"name": "auto"}, "k": None, "model": {"head": "features"}}))
+    assert (
+        "Calibrated on 1,600 rows, each predicted by classifiers that did not see its label, each with one observed "
+        "label and no full labels; " in found.summary()
+    )
+
+
+def test_uncompleted_rows_are_noted(run: RunFolder) -> None:
+    rows = np.arange(3)
+    labels = Labels.from_matrix(np.where(run.labels.dense(rows) > 0, 1, -1), CLASSES)
+    assert "did you complete them?" in recover(run, labelled=(labels, rows)).notes[0]
+
+
+def test_tables_have_a_short_repr(recovered: Recovered) -> None:
+    found = int((recovered.entries.provenance == 0).sum())
+    assert repr(recovered.entries) == f"LabelTable({1600 + found:,} labels, {found:,} of them recovered)"

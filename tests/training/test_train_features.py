@@ -79,7 +79,7 @@ def test_predictions_of_training_rows_are_held_out_and_calibrate(run, tickets):
     assert folder.cross_fitted
     assert len(folder.validation) == 0
     assert np.abs(folder.probabilities - run.predict(tickets)).max() > 1e-4
-    assert "90 held-out rows" in run.recover().calibrated_on
+    assert "90 rows, each predicted by classifiers that did not see its label" in run.recover().calibrated_on
 
 
 def test_report_escapes_and_marks_texts(run, tmp_path):

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from spml.recover.label_studio import chosen, task_data
 from spml.recover.recovered import PROVENANCE, Recovered
 from spml.runs.files import atomic_path, explain_write_errors
 from spml.runs.outputs import check_overwrite
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _SUFFIX_FORMATS = {".csv": "csv", ".parquet": "parquet"}
 _JSON_FORMATS = ("coco", "label-studio", "fiftyone")
@@ -58,7 +61,7 @@ def export(
         Default: from the suffix .csv or .parquet. The other formats are JSON files:
 
         - `csv`, `parquet`: one line per label: name, label, observed, confidence, probability, threshold, rank,
-          provenance (given, confirmed by a person, or recovered);
+          provenance (given, confirmed by a person, labelled in a fully labelled row, or recovered);
         - `coco`: images, categories, and one annotation per label, with a score and without a box;
         - `label-studio`: tasks with predictions, for the labelling configuration of `label_studio_config`;
         - `fiftyone`: for `fiftyone.Dataset.from_json`, with Classifications in the field `recovered`.
@@ -104,13 +107,23 @@ def export(
 
 
 def _write_table(recovered: Recovered, file: BinaryIO, name: str, allow_formulas: bool) -> None:
-    import pyarrow as pa
     from pyarrow import parquet
 
     from spml.data.csv_cells import write_csv
 
+    table = as_table(recovered)
+    if name == "csv":
+        write_csv(table, file, allow_formulas=allow_formulas)
+    else:
+        parquet.write_table(table, file)
+
+
+def as_table(recovered: Recovered) -> pyarrow.Table:
+    """The labels as a table, one line per label."""
+    import pyarrow as pa
+
     entries = recovered.entries
-    table = pa.table(
+    return pa.table(
         {
             "name": pa.array(recovered.names, pa.string()).take(pa.array(entries.row)),
             "label": pa.array(recovered.classes, pa.string()).take(pa.array(entries.label)),
@@ -122,10 +135,6 @@ def _write_table(recovered: Recovered, file: BinaryIO, name: str, allow_formulas
             "provenance": pa.array(PROVENANCE, pa.string()).take(pa.array(entries.provenance)),
         }
     )
-    if name == "csv":
-        write_csv(table, file, allow_formulas=allow_formulas)
-    else:
-        parquet.write_table(table, file)
 
 
 def _six_digits(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

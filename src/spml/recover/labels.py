@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,15 +15,15 @@ from spml.labels.entries import row_blocks
 from spml.labels.inputs import row_indices
 from spml.recover.guarantee import CONFIDENCE, guaranteed_threshold
 from spml.recover.labelled import LabelledRows
+from spml.recover.messages import Basis, CalibrationRows, count_answers, describe_calibration, warn
 from spml.recover.recovered import Recovered
-from spml.recover.rule import ENOUGH_ROWS, Prefer, Rule, check_choice, choose_rule, reading_of
+from spml.recover.rule import Prefer, Rule, check_choice, choose_rule, reading_of
 from spml.type_checks import check_type
 
 if TYPE_CHECKING:
     from spml.runs.folder import RunFolder
 
 _ROUNDED = 0.95  # a given k may be this much below the number of known labels: it is often a rounded number
-_UNSURE = 2.0  # the interval of the number of missing labels per row is wide beyond this ratio
 
 
 def recover(
@@ -87,6 +87,8 @@ def recover(
     extra = np.zeros(0, np.int64) if checked is None else _add_labelled(run, known, checked)
     predicted = ~_rows_with(np.isnan, run.probabilities)
     chosen, notes = _requested_rows(run, rows, predicted)
+    if checked is not None and not checked.adds_to(run.labels):
+        notes.append("The labelled rows have only the labels that were known before: did you complete them?")
     if k is None:
         k = run.record.get("k")
     elif 0 < k < _ROUNDED * (mean := float((known[chosen] > 0).sum() / len(chosen))):
@@ -103,6 +105,9 @@ def recover(
         confidences = _confidences(run, known, predicted, calibration, reading_of(calibration, prefer, threshold))
         rule = choose_rule(calibration, confidences, chosen, prefer, threshold)
         nothing = prefer == "balanced" and threshold is None and not _recovers_any(rule, confidences, known, chosen)
+    answers = None if decided is None else decided.dense()
+    single = bool((_positives_per_row(run.given_labels)[calibration_rows] == 1).all())
+    basis = Basis(kind, single, count_answers(answers), k)
     return Recovered(
         run=run.name,
         names=run.names,
@@ -114,10 +119,15 @@ def recover(
         confidences=confidences,
         rule=rule,
         calibration=calibration,
-        calibrated_on=_describe_calibration(calibration, kind, k),
-        notes=(*notes, *_warnings(calibration, kind, k, nothing)),
-        decided=None if decided is None else decided.dense(),
+        calibrated_on=describe_calibration(calibration, basis),
+        notes=(*notes, *warn(calibration, basis, run.folder, nothing=nothing)),
+        given=run.given_labels,
+        decided=answers,
     )
+
+
+def _positives_per_row(labels: Labels) -> Int64:
+    return np.bincount(labels.positives()[0], minlength=len(labels))
 
 
 def _decided(run: RunFolder, decisions: Labels | None) -> Labels | None:
@@ -198,16 +208,17 @@ def _requested_rows(run: RunFolder, rows: str, predicted: Bool) -> tuple[Int64, 
     return chosen, [f"{missing:,} rows are left out because the run has no predictions for them."] if missing else []
 
 
-def _calibration_rows(run: RunFolder, known: Int8, predicted: Bool, extra: Int64) -> tuple[Int64, str]:
-    """The rows to calibrate on, and whether they are held-out or training rows."""
+def _calibration_rows(run: RunFolder, known: Int8, predicted: Bool, extra: Int64) -> tuple[Int64, CalibrationRows]:
+    """The rows to calibrate on, and whether they are held-out, training or cross-fitted rows."""
 
     def with_label(rows: Int64) -> Int64:
         rows = rows[predicted[rows]]
         return rows[(known[rows] > 0).any(axis=1)]
 
+    kind: CalibrationRows
     rows, kind = with_label(run.validation), "held-out"
     if run.cross_fitted:
-        rows = with_label(np.union1d(run.train, run.validation))
+        rows, kind = with_label(np.union1d(run.train, run.validation)), "cross-fitted"
     if not len(rows):
         rows, kind = with_label(run.train), "training"
     rows = np.union1d(rows, extra[predicted[extra]])
@@ -245,16 +256,6 @@ def _confidences(run: RunFolder, known: Int8, predicted: Bool, calibration: Cali
         if len(rows):
             confidences[rows] = calibration.confidences(run.independent[rows], known[rows], reading=reading)
     return confidences
-
-
-def _describe_calibration(calibration: Calibration, kind: str, k: float | None) -> str:
-    estimate, full = calibration.k, calibration.full_rows
-    labels = f"{full:,} of them fully labelled" if full else "each with one observed label and no full labels"
-    if k is not None:
-        number = f"with k = {k:g} as given"
-    else:
-        number = f"estimated labels per row: {estimate.k:.1f} (90% interval {estimate.low:.1f} to {estimate.high:.1f})"
-    return f"Calibrated on {estimate.rows:,} {kind} rows, {labels}; {number}."
 
 
 def _rows_with(condition: Callable[[Any], Any], table: npt.NDArray[Any]) -> Bool:
@@ -302,36 +303,3 @@ def _add_labelled(run: RunFolder, known: Int8, labelled: LabelledRows) -> Int64:
 def _recovers_any(rule: Rule, confidences: Float32, known: Int8, rows: Int64) -> bool:
     parts = (rows[part] for part in row_blocks(len(rows), known.shape[1]))
     return any(bool((rule.present(confidences[part], known[part]) & (known[part] == 0)).any()) for part in parts)
-
-
-def _warnings(calibration: Calibration, kind: str, given_k: float | None, nothing: bool) -> Iterator[str]:
-    """Warnings about training rows in the calibration, and about what single labels leave open."""
-    if kind == "training":
-        yield (
-            "Calibrated on training rows because no validation row has a label. The network has memorised their "
-            "labels, so the confidences are too high."
-        )
-    if calibration.full_rows >= ENOUGH_ROWS or given_k is not None:
-        return
-    k, least = calibration.k, 1.0 if calibration.at_least_one else 0.0
-    wide = k.high - least > _UNSURE * (k.low - least) and k.high - k.low >= 0.1
-    may_be_single = least == 1.0 and k.low < 1.1
-    # The spread of the number of labels of a row is about that of a Poisson distribution of the missing ones.
-    half_width = {rows: 1.64 * np.sqrt((max(k.k - least, 0.0) + 0.25) / rows) for rows in (20, 60)}
-    fits = f"the observed labels fit {k.low:.1f} to {k.high:.1f} labels per row"
-    if nothing:
-        opening = (
-            f"No label is recovered: {fits}, and with the fewest of them none is more likely present than absent. "
-        )
-    elif wide:
-        opening = f"These labels cannot be trusted yet: {fits}. "
-    else:
-        opening = "No fully labelled rows confirm these confidences. "
-    yield (
-        opening
-        + ("Most rows may have just one label. " if may_be_single else "")
-        + "Single labels cannot tell whether two labels are both present or merely hard to tell apart. "
-        + "Answer questions (`spml review`), or label rows fully (`spml sample RUN --rows 20 --out check.csv`, then "
-        "`spml recover RUN --labelled check.csv`): 20 rows give the number of labels per row within "
-        f"±{half_width[20]:.1f}, 60 within ±{half_width[60]:.1f}."
-    )

@@ -9,24 +9,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spml.calibration import Bool, Calibration, Float32, Float64, Int8, Int64, Reading
+from spml.errors import InputError
+from spml.labels import Labels
 from spml.labels.entries import row_blocks
 from spml.labels.inputs import row_indices
+from spml.recover.messages import Counts, describe_expectation, describe_labels
 from spml.recover.rule import Expectation, Rule
 
-PROVENANCE = ("recovered", "given", "confirmed")
-"""Where a label comes from: the model, the data, or a person's answer."""
+PROVENANCE = ("recovered", "given", "confirmed", "labelled")
+"""Where a label comes from: the model, the data, a person's answer, or a fully labelled row."""
 
 
 class LabelTable(NamedTuple):
-    """One line per label, sorted by row; within a row observed labels come first, then the most confident."""
+    """One line per label, sorted by row; within a row known labels come first, then the most confident."""
 
     row: Int64
     """Row number in the data."""
     label: Int64
     """Class index."""
     observed: Bool
-    """Whether the label was observed; its confidence is then 1."""
+    """Whether the label was in the data."""
     confidence: Float32
+    """1 for known labels."""
     probability: Float32
     """Prediction of the network, before calibration."""
     threshold: Float64
@@ -34,7 +38,10 @@ class LabelTable(NamedTuple):
     rank: Int64
     """Rank of the row among all rows by the probability of this class; 1 is the most probable."""
     provenance: Int8
-    """Index into `PROVENANCE`."""
+    """Index into `PROVENANCE`; a given label that a person confirmed is "confirmed"."""
+
+    def __repr__(self) -> str:
+        return f"LabelTable({len(self.row):,} labels, {int((self.provenance == 0).sum()):,} of them recovered)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +58,7 @@ class Recovered:
     rows : array of shape (n_rows,)
         The rows whose labels were recovered, ascending.
     known : array of shape (N, L)
-        Observed labels of every row: +1 positive, −1 negative, 0 unknown.
+        Known labels of every row, by the data or by people: +1 positive, −1 negative, 0 unknown.
     probabilities : array of shape (N, L)
         Predictions of the network; NaN for rows without predictions.
     independent : array of shape (N, L)
@@ -65,7 +72,9 @@ class Recovered:
     calibrated_on : str
         A sentence that describes the rows used for calibration and the estimated number of labels per row.
     notes : tuple of str
-        Warnings, one sentence each.
+        Warnings, which `spml recover` prints after the summary.
+    given : Labels
+        The labels that were in the data.
     decided : array of shape (N, L), optional
         Answers of people, if any: +1 yes, −1 no, 0 not answered. `known` includes them.
 
@@ -93,6 +102,7 @@ class Recovered:
     calibration: Calibration
     calibrated_on: str
     notes: tuple[str, ...]
+    given: Labels
     decided: Int8 | None = None
 
     def __repr__(self) -> str:
@@ -146,7 +156,7 @@ class Recovered:
         return LabelTable(
             row=row,
             label=label,
-            observed=self.known[row, label] > 0,
+            observed=self._in_data(row, label),
             confidence=self.confidences[row, label],
             probability=self.probabilities[row, label],
             threshold=self.thresholds[label],
@@ -154,8 +164,13 @@ class Recovered:
             provenance=self._provenance(row, label),
         )
 
+    def _in_data(self, row: Int64, label: Int64) -> Bool:
+        rows, labels = self.given.positives()
+        return np.isin(row * len(self.classes) + label, rows * len(self.classes) + labels)
+
     def _provenance(self, row: Int64, label: Int64) -> Int8:
-        provenance = (self.known[row, label] > 0).astype(np.int8)
+        provenance = np.where(self.known[row, label] > 0, PROVENANCE.index("labelled"), 0).astype(np.int8)
+        provenance[self._in_data(row, label)] = PROVENANCE.index("given")
         if self.decided is not None:
             provenance[self.decided[row, label] > 0] = PROVENANCE.index("confirmed")
         return provenance
@@ -172,10 +187,31 @@ class Recovered:
                 rank[chosen] = rank_of_row[position[chosen]]
         return rank
 
+    def to_pandas(self) -> Any:
+        """Return the labels of `rows` as a data frame with the columns of the file that `spml recover` writes.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One line per label.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+        """
+        from spml.recover.exports import as_table
+
+        try:
+            import pandas  # type: ignore[import-untyped]  # noqa: F401
+        except ImportError:
+            raise InputError("to_pandas needs the package pandas: pip install pandas") from None
+        return as_table(self).to_pandas()
+
     @cached_property
     def expected(self) -> Expectation:
         """Expected precision and recall of the recovered labels: the 10th and the 90th percentile of each."""
-        recovered_rows = self.entries.row[~self.entries.observed]
+        recovered_rows = self.entries.row[self.entries.provenance == PROVENANCE.index("recovered")]
         count = len(recovered_rows)
         correct: dict[Reading, float] = {"lowest": 0.0, "highest": 0.0}
         rows = np.unique(recovered_rows)
@@ -198,16 +234,17 @@ class Recovered:
     def summary(self) -> str:
         """Describe what was recovered, what to expect of it, and how the confidences were calibrated.
 
+        Warnings are in `notes`.
+
         Returns
         -------
         str
         """
-        count = int((~self.entries.observed).sum())
-        text = (
-            f"Recovered {count:,} missing labels in {len(self.rows):,} rows, in addition to "
-            f"{len(self.entries.row) - count:,} known labels. "
-        )
-        if count:
-            precision, recall = (f"{100 * low:.0f} to {100 * high:.0f}%" for low, high in self.expected)
-            text += f"Expected: {precision} of them are correct, and {recall} of the missing labels are found. "
-        return text + self.calibrated_on
+        counts = self._counts()
+        expected = [describe_expectation(counts.recovered, self.expected)] if counts.recovered else []
+        return " ".join([describe_labels(counts, len(self.rows)), *expected, self.calibrated_on])
+
+    def _counts(self) -> Counts:
+        numbers = np.bincount(self.entries.provenance, minlength=len(PROVENANCE)).tolist()
+        denied = 0 if self.decided is None else int((self.decided[self.rows] < 0).sum())
+        return Counts(**dict(zip(PROVENANCE, numbers, strict=True)), denied=denied)

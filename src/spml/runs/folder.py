@@ -37,6 +37,9 @@ from spml.runs.schema import (
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 
+CROSS_FITTED = "each predicted by classifiers that did not see its label"
+"""Of rows; see `RunFolder.cross_fitted`."""
+
 PREDICTIONS = "predictions.safetensors"
 ENCODER = "encoder.safetensors"
 """Of texts."""
