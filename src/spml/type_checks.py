@@ -62,7 +62,6 @@ class Range:
 Real = Annotated[float, Range()]
 NonNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Range(0, ends="(]")]
-LearningRate = Annotated[float, Range(0, 1000, "(]")]
 Share = Annotated[float, Range(0, 1)]
 Percentage = Annotated[float, Range(0, 100)]
 Fraction = Annotated[float, Range(0, 1, "[)")]
@@ -108,7 +107,7 @@ def check_type(name: str, value: Any, annotation: Any, none: str = "None") -> No
         raise InputError(f"{name} must be {' or '.join(map(str, words))}, not {_shown(value)}")
     if isinstance(value, numbers.Integral) and abs(int(value)) > _INT64:  # more than NumPy and torch take
         raise InputError(f"{name} must be below 2^63 in size, not {_shown(value)}")
-    if isinstance(value, numbers.Real) and math.isfinite(value) and abs(value) > _FLOAT32:  # more than torch takes
+    if isinstance(value, numbers.Real) and _FLOAT32 < abs(float(value)) < math.inf:  # more than torch takes
         raise InputError(f"{name} must be below {_FLOAT32:g} in size, not {_shown(value)}")
     ranges = [limit for option in fitting if (limit := range_of(option)) is not None]
     if ranges and not any(value in limit for limit in ranges):

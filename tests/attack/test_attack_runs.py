@@ -197,7 +197,7 @@ def test_odd_options_of_train(options: tuple[str, ...], spml: Spml, tmp_path: Pa
     check(spml, root, "train", data, "--out", root / "run", *method, *options)
 
 
-@pytest.mark.parametrize("options", [("--batch-size", "3"), ("--learning-rate", "1e308"), ("--learning-rate", "1001")])
+@pytest.mark.parametrize("options", [("--batch-size", "3"), ("--learning-rate", "1e308"), ("--learning-rate", "1e39")])
 @pytest.mark.timeout(60)
 def test_odd_options_of_training_on_images(options: tuple[str, ...], spml: Spml, tmp_path: Path) -> None:
     data = folder(tmp_path / "photos")
@@ -364,6 +364,54 @@ def test_the_demo_keeps_a_report_of_the_user(spml: Spml, tmp_path: Path, monkeyp
     root.mkdir()
     (root / "report.html").write_text("of the user")
     assert check(spml, root, "quickstart", "--scale", "0.02", "--out", root) == 2
+
+
+ENTRIES = {
+    "nothing": "None",
+    "a number": "0.0",
+    "an array": "logits.detach().numpy()",
+    "whole numbers": "(logits > 0).int()",
+    "complex numbers": "logits + 0j",
+    "a sparse tensor": "logits.to_sparse()",
+    "no gradient": "logits.detach()",
+    "another shape": "logits.sum()",
+    "an error": "logits[10**6]",
+    "the end": "sys.exit(0)",
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.timeout(60)
+def test_plugins_that_fail_in_training(name: str, spml: Spml, tmp_path: Path) -> None:
+    root = tmp_path / "place"
+    root.mkdir()
+    data, plugin = matrix(root), root / f"plugin_{list(ENTRIES).index(name)}.py"
+    plugin.write_text(
+        f"import sys\nfrom spml.methods import loss_method\ndef odd(logits, labels):\n    return {ENTRIES[name]}\n"
+        "loss_method('odd', odd, paper='none', summary='odd')\n"
+    )
+    code, text = spml("train", data, "--import", plugin, "--method", "odd", "--out", root / "run", "--device", "cpu")
+    assert code == 2, text
+    assert "method 'odd'" in text
+
+
+@pytest.mark.parametrize(
+    "content", ["import sys; sys.exit(0)", "1/0", "def (", "raise SystemError", "def f(): f()\nf()"]
+)
+def test_plugins_that_fail_at_import(content: str, spml: Spml, tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin_x.py"
+    plugin.write_text(content)
+    assert check(spml, tmp_path, "methods", "--import", plugin) == 2
+
+
+@pytest.mark.parametrize("name", ["", "../odd", "a b", "a,b", "a=b", "a\\n"])
+def test_odd_names_of_methods(name: str, spml: Spml, tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin_y.py"
+    plugin.write_text(
+        "from spml.methods import loss_method\ndef odd(logits, labels):\n    return logits\n"
+        f"loss_method('{name}', odd, paper='none', summary='odd')\n"
+    )
+    assert check(spml, tmp_path, "methods", "--import", plugin) == 2
 
 
 @pytest.mark.parametrize("name", ["x\0.py", "\0", "\udcff.py", "x" * 5000 + ".py"])

@@ -108,6 +108,18 @@ def test_recovered_labels_can_be_listed_by_themselves(tmp_path):
         assert client.get(f"api/labels/{label}?shown=recovered").json()["rows"] == listed["rows"][1:]
 
 
+def test_rows_come_with_their_first_observed_labels(tmp_path):
+    world = World(200)
+    world.known[:, 2:] = 1
+    run = world.run()
+    run.__dict__["store"] = ImageStore.from_array(np.zeros((200, 3, 8, 8), np.uint8))
+    with review_app(run, tmp_path / "review.db") as app:
+        listed = browser(app).get("api/labels/0").json()
+        assert len(listed["rows"]) == len(listed["observed"]) > 0
+        for row, observed in zip(listed["rows"], listed["observed"], strict=True):
+            assert observed == np.flatnonzero(run.labels.dense([row])[0] > 0)[:4].tolist()
+
+
 def test_undo_opens_the_question_again(client):
     row = client.get("api/labels/1").json()["rows"][0]
     answer(client, (row, 1, 1, 0))
@@ -305,7 +317,9 @@ def test_run_on_features_shows_the_values_that_say_most(tables, tmp_path):
         assert {name for name, _, _ in values} == {f"feature {place}" for place in range(len(features))}
         for name, value, _ in values:
             assert value == pytest.approx(features[int(name.split()[1])], rel=1e-3)
-        weight, mean = run.network().as_linear()[0][1].numpy(), run.network().learners[0].mean.numpy()
+        network = run.network()
+        weight = float(network.slope) * network.linear_part()[0][1].numpy()
+        mean = network.learners[0].mean.numpy()
         assert sum(part for _, _, part in values) == pytest.approx(weight @ (features - mean), rel=0.01, abs=0.01)
         assert [abs(part) for _, _, part in values] == sorted((abs(part) for _, _, part in values), reverse=True)
         assert client.get(f"thumbnails/{row}").status_code == 404

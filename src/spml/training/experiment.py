@@ -11,7 +11,7 @@ from spml.errors import InputError
 from spml.methods import METHODS
 from spml.training.label_draw import LabelDraw
 from spml.training.settings import TrainSettings
-from spml.type_checks import Count, LearningRate, check_types
+from spml.type_checks import Count, Positive, check_types
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class LinearInit:
     """The linear phase that precedes fine-tuning (Cole et al. 2021): its best epoch by validation mAP is kept."""
 
     epochs: Count = 25
-    learning_rate: LearningRate = 1e-3
+    learning_rate: Positive = 1e-3
     batch_size: Count = 16
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from spml.data.augment import ViewSettings
-from spml.type_checks import Count, LearningRate, NonNegative, Positive, Probability, Range, check_rules, check_types
+from spml.type_checks import Count, NonNegative, Positive, Probability, Range, check_rules, check_types
 
 _CHOICES = {
     "optimiser": ("adam", "adamw"),
@@ -54,7 +54,7 @@ class TrainSettings:
 
     epochs: Count = 10
     batch_size: Count = 16
-    learning_rate: LearningRate = 1e-4
+    learning_rate: Positive = 1e-4
     head_rate: NonNegative = 1.0
     optimiser: str = "adam"
     weight_decay: NonNegative = 0.0
