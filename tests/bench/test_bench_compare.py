@@ -20,8 +20,11 @@ from spml.bench.compare import (
 from spml.bench.compare import write_csv as write_rows
 from spml.bench.paper import Paper, PaperValue
 from spml.bench.protocols import Search, make_protocol
+from spml.bench.report import explain_thresholds
 from spml.bench.search import RunResult
 from spml.bench.significance import holm, paired_test
+from spml.losses import assume_negative
+from spml.methods import METHODS, loss_method
 from spml.training.experiment import Experiment
 
 
@@ -56,6 +59,17 @@ def test_paired_test_without_pairs_or_differences():
     two = paired_test(by_seed(80.0, 81.0), by_seed(79.0, 80.5))
     assert (two.difference, two.p) == (0.75, None)  # two seeds are too few for a test
     assert paired_test({0: 80.0}, {7: 80.0}) is None  # no common seed
+
+
+def test_report_states_the_threshold_of_every_method(monkeypatch):
+    def sure(logits, labels):
+        return assume_negative(logits, labels)
+
+    monkeypatch.setattr(METHODS, "data", dict(METHODS.data))
+    loss_method("sure", sure, paper="none", summary="A test.", f1_threshold=0.9)
+    text = explain_thresholds(["an", "wan", "role", "em", "em-apl", "sure"])
+    assert text.endswith("threshold: 0.75 for em, em-apl; 0.9 for sure; 0.5 for all others.")
+    assert explain_thresholds(["em"]).endswith("threshold: 0.75.")
 
 
 def test_p_values_are_corrected_by_holm():

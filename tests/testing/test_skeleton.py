@@ -1,7 +1,9 @@
 """The package skeleton: its tests pass, and once installed its method is found."""
 
 import csv
+import importlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -9,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from spml.cli import new_method
 from spml.errors import InputError
+from spml.methods import METHODS
 from spml.testing import write_method_package
+from spml.type_checks import type_name
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -32,6 +37,24 @@ def test_the_tests_of_a_new_package_pass(tmp_path):
     assert "def my_loss(" in (tmp_path / "new" / "src" / "spml_my_loss" / "__init__.py").read_text()
     protocol = tomllib.loads((tmp_path / "new" / "compare.toml").read_text())
     assert list(protocol["methods"]) == ["an", "em", "auto", "my-loss"]
+    project = tomllib.loads((tmp_path / "new" / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == []  # spml of PyPI is an unrelated package
+
+
+def test_the_skeleton_declares_the_range_of_its_setting_and_its_threshold(tmp_path, monkeypatch):
+    write_method_package("ranged", tmp_path / "new")
+    monkeypatch.syspath_prepend(str(tmp_path / "new" / "src"))
+    monkeypatch.setattr(METHODS, "data", dict(METHODS.data))
+    importlib.import_module("spml_ranged")
+    assert type_name(METHODS["ranged"].setting_types()["threshold"]) == "between 0 and 1"
+    assert "f1_threshold=0.5" in (tmp_path / "new" / "src" / "spml_ranged" / "__init__.py").read_text()
+
+
+def test_the_command_prints_the_comparison_of_the_readme(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    new_method.command("my-loss")
+    (comparison,) = re.findall(r"spml bench .*", capsys.readouterr().out)
+    assert comparison in (tmp_path / "my-loss" / "README.md").read_text()
 
 
 def test_an_installed_package_is_found(tmp_path):

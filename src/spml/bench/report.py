@@ -9,6 +9,7 @@ from spml.bench.compare import TableLine, display_cells
 from spml.bench.plan import BenchPlan
 from spml.bench.runner import Runner
 from spml.bench.search import RunResult
+from spml.methods import METHODS
 from spml.report.comparison import comparison, comparison_opening
 from spml.report.figures import Series, Spread, figure, line_chart, spreads
 from spml.report.markup import Html, join, tag
@@ -20,10 +21,6 @@ from spml.runs.files import write_text
 from spml.runs.folder import RunFolder
 
 _MAX_PICTURED = 12  # largest number of runs that a report shows individually
-_UNCALIBRATED = (
-    "As in the papers, probabilities are not calibrated, and a label counts as present above one threshold: 0.75 for "
-    "EM and its variants, 0.5 otherwise."
-)
 
 
 def write_bench_report(
@@ -45,12 +42,28 @@ def write_bench_report(
     if len(pictured) > 1:
         tables = [RunTables(run) for run in pictured]  # uncalibrated probabilities, as in the papers
         _, _, compared = comparison_opening(tables)
-        intro = _UNCALIBRATED
+        intro = explain_thresholds([run.method for run in pictured])
         if without_weights:
             intro += f" Without {', '.join(without_weights)}, whose weights were not kept."
         parts.append(Section("methods", "What the runs recover", compared, intro))
         parts += comparison(tables, {})
     write_text(path, page(plan.title, plan.where, opening, parts))
+
+
+def explain_thresholds(methods: Sequence[str]) -> str:
+    """State above which probability a label counts as present: the `f1_threshold` of each method."""
+    by_threshold: dict[float, list[str]] = {}
+    for name in sorted(set(methods)):
+        by_threshold.setdefault(METHODS[name].f1_threshold, []).append(name)
+    usual = max(by_threshold, key=lambda threshold: len(by_threshold[threshold]))
+    others = [
+        f"{threshold:g} for {', '.join(by_threshold[threshold])}" for threshold in by_threshold if threshold != usual
+    ]
+    stated = "; ".join([*others, f"{usual:g} for all others"]) if others else f"{usual:g}"
+    return (
+        "As in the papers, probabilities are not calibrated, and a label counts as present above the method's own "
+        f"threshold: {stated}."
+    )
 
 
 def _ranking(lines: Sequence[TableLine], measure: str) -> Iterator[Html]:

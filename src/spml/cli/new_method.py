@@ -18,4 +18,4 @@ def command(
     folder = out or Path(name)
     files = write_method_package(name, folder)
     typer.echo(f"Wrote {', '.join(str(file.relative_to(folder)) for file in files)} in {folder}.")
-    typer.echo(f'Next: cd {folder}; pip install -e ".[test]"; pytest; spml bench compare.toml --out bench')
+    typer.echo(f'Next: cd {folder}; pip install -e ".[test]"; pytest; spml bench compare.toml --workers 2 --out bench')
