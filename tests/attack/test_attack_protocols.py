@@ -1,5 +1,6 @@
 """Protocol files and options of `spml bench`: success, or one sentence and no new file."""
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -145,6 +146,19 @@ def test_damaged_results(kind: str, fault: str, finished: Path, spml: Spml, tmp_
         "--device",
         "cpu",
     )
+
+
+@pytest.mark.parametrize("change", ["another run's", "without epoch"])
+@pytest.mark.timeout(120)
+def test_results_of_another_run(change: str, finished: Path, spml: Spml, tmp_path: Path) -> None:
+    root = copy(finished, tmp_path / "place")
+    first, second = sorted((root / "out").rglob("*.json"))
+    row = json.loads((second if change == "another run's" else first).read_text())
+    if change == "without epoch":
+        del row["best_epoch"]
+    first.write_text(json.dumps(row))
+    options = ("--data", f"tiny={root / 'pack'}", "--out", root / "out", "--device", "cpu")
+    assert check(spml, root, "bench", root / "tiny.toml", *options) == 2
 
 
 def test_results_do_not_go_into_the_data(finished: Path, spml: Spml, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def write_head(
 
 def head_as_run(path: Path, experiment: Experiment, dataset: Dataset) -> RunFolder:
     """Read a head that `write_head` wrote, with its predictions for all rows."""
-    row, file = read_row(path), path.with_suffix(".safetensors")
+    row, file = read_row(path, experiment), path.with_suffix(".safetensors")
     tensors, _ = read_tensors(file)
     store, classes = dataset.store, len(dataset.classes)
     assert isinstance(store, FeatureStore)

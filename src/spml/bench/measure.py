@@ -14,6 +14,7 @@ from torch import Tensor
 from spml import metrics
 from spml.data.dataset import Dataset
 from spml.errors import InputError
+from spml.json_text import parse_json
 from spml.methods import method
 from spml.runs.files import read_json
 from spml.runs.schema import damaged
@@ -43,15 +44,30 @@ class StoredRow(TypedDict):
     recovery_unobserved_map: NotRequired[Score | None]
 
 
-def read_row(path: Path) -> Row:
-    """Read the result of a run; raises `InputError` if the file is damaged."""
+def read_row(path: Path, experiment: Experiment) -> Row:
+    """Read the result of a run; raises `InputError` if the file is damaged, or is the result of another experiment."""
     try:
         row = cast(Row, read_json(path, StoredRow))
     except InputError as error:
         raise InputError(f"{error}: delete it, and run the same command again to compute it") from None
-    if "test_map" not in row and not row.get("diverged"):
+    if not ({"test_map", "best_epoch"} <= row.keys() or row.get("diverged")):
         raise damaged(path, "it has no measurements: delete it, and run the same command again to compute it")
+    if _identity(row) != _identity(identity_columns(experiment)):
+        raise damaged(
+            path,
+            f"it is the result of another experiment than {experiment.entry}, seed {experiment.train.seed}: delete it, "
+            "and run the same command again to compute it",
+        )
     return row
+
+
+def _identity(row: Row) -> tuple[Any, ...]:
+    """What names an experiment; its settings in any order."""
+    try:
+        settings = parse_json(row["settings"])
+    except ValueError:
+        settings = None
+    return row["method"], row["seed"], settings
 
 
 def identity_columns(experiment: Experiment) -> Row:

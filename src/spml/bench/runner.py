@@ -86,7 +86,7 @@ class Runner:
             self._run_networks([experiment for experiment in missing.values() if not experiment.features], clock)
             if not all(path.exists() for path in missing):  # workers import the code anew
                 raise InputError("The code changed while the benchmark ran. Run the same command again to resume it")
-        return [read_row(self.path(experiment)) for experiment in experiments]
+        return [read_row(self.path(experiment), experiment) for experiment in experiments]
 
     def path(self, experiment: Experiment) -> Path:
         """Return the file of an experiment's result."""
@@ -196,7 +196,7 @@ class Runner:
         """Train a network, unless it has a result, and return that."""
         path, dataset, device = self.path(experiment), self.dataset(experiment), choose_device(self.device)
         if path.exists():
-            return read_row(path)
+            return read_row(path, experiment)
         resumed = (path.parent / "last.safetensors").exists()
         resident = _start_memory_count(dataset, device)
         head = head_of(experiment, method(experiment.method, **experiment.settings), dataset)

@@ -22,6 +22,8 @@ ViewKind = Literal["plain", "weak", "strong"]
 # trained from scratch both scored below a linear head that starts as the probes' (the new head by far).
 ENOUGH_STEPS = 2000
 
+_NOT_IN_NAMES = "/\\,=;: \t"
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -606,6 +608,8 @@ def check_class(cls: type[Method]) -> None:
     for attribute in ("name", "paper", "summary"):
         if not isinstance(getattr(cls, attribute, None), str):
             raise TypeError(f"{cls.__name__} needs the class attribute {attribute!r}, a string")
+    if not cls.name or set(cls.name) & set(_NOT_IN_NAMES) or not cls.name.isprintable():
+        raise TypeError(f"{cls.name!r} cannot be the name of a method: it is part of file names and of lists")
     if cls.objective is Method.objective and cls.loss is Method.loss:
         raise TypeError(f"{cls.__name__} must define 'objective' or 'loss'")
     if not dataclasses.is_dataclass(cls.Settings):

@@ -6,14 +6,17 @@ import importlib.util
 import inspect
 import os
 import sys
+import traceback
 import warnings
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spml.errors import InputError, unknown_name
@@ -45,7 +48,7 @@ class _Methods(UserDict[str, type[Method]]):
             package = entry_point.dist.name if entry_point.dist else entry_point.name
             try:
                 entry_point.load()
-            except Exception as error:  # a broken plug-in must not break the others
+            except (Exception, SystemExit) as error:  # a broken plug-in must not break the others
                 self.data = before
                 _broken[package] = (
                     f"The plug-in package {package!r} cannot be loaded ({entry_point.value}: {_one_line(error)}). "
@@ -102,7 +105,7 @@ def import_plugins(names: Sequence[str]) -> None:
                 if os.getcwd() not in sys.path:
                     sys.path.append(os.getcwd())
                 importlib.import_module(name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(f"Cannot import the plug-in {name!r}: {_one_line(error)}") from error
         _imported.append(key)
 
@@ -133,7 +136,7 @@ def _import_file(path: Path) -> None:
         raise
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
 
@@ -282,12 +285,10 @@ def loss_method(
         settings = {setting: getattr(self.settings, setting) for setting, *_ in fields}
         if "k" in settings and settings["k"] is None:
             settings["k"] = self.k
-        entries = function(logits, labels, **{i: getattr(clock, i) for i in step_inputs}, **settings)
-        if entries.shape != logits.shape:
-            raise InputError(
-                f"method {name!r}: {function.__name__} returned a tensor of shape {tuple(entries.shape)} for logits of "
-                f"shape {tuple(logits.shape)}: return one value per entry, which the method averages"
-            )
+        inputs = {i: getattr(clock, i) for i in step_inputs}
+        with _explained(name, function):
+            entries = function(logits, labels, **inputs, **settings)
+        _check_entries(f"method {name!r}: {function.__name__}", entries, logits)
         return reduce(entries)
 
     namespace = {
@@ -307,6 +308,37 @@ def loss_method(
     title = function.__name__.title().replace("_", "")
     cls: type[Method] = type(f"{title}Method", (Method,), namespace)
     return register(cls)
+
+
+@contextmanager
+def _explained(name: str, function: Callable[..., Tensor]) -> Iterator[None]:
+    """Say that an error comes from the function of a plug-in; its traceback is the cause of the `InputError`."""
+    try:
+        yield
+    except (InputError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        if function.__module__.partition(".")[0] == "spml":
+            raise
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"method {name!r}: {function.__name__} fails in {line.filename}, line {line.lineno} ({_one_line(error)}): "
+            "correct the plug-in"
+        ) from error
+
+
+def _check_entries(what: str, entries: object, logits: Tensor) -> None:
+    """Check that a loss function returned one number per entry, from which gradients can be computed."""
+    if not isinstance(entries, Tensor) or not entries.is_floating_point() or entries.layout != torch.strided:
+        found = str(entries.dtype) if isinstance(entries, Tensor) else f"an object of type {type(entries).__name__}"
+        raise InputError(f"{what} returned {found}: return a dense tensor of floating-point numbers, one per entry")
+    if entries.shape != logits.shape:
+        raise InputError(
+            f"{what} returned a tensor of shape {tuple(entries.shape)} for logits of shape {tuple(logits.shape)}: "
+            "return one value per entry, which the method averages"
+        )
+    if torch.is_grad_enabled() and logits.requires_grad and not entries.requires_grad:
+        raise InputError(f"{what} returned numbers that do not depend on the logits: compute them without detach")
 
 
 def _check_signature(function: Callable[..., Tensor], defaults: Iterable[str]) -> None:
