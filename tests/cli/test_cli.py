@@ -59,7 +59,7 @@ def trained(photos, tmp_path_factory):
     command = [sys.executable, "-m", "spml", "train", str(photos), "--out", str(out), *OPTIONS, "--device", "cpu"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "photos0 (format: folder): 29 training rows, 7 held out, 3 classes" in done.stdout
+    assert "photos0 (format: folder): 3 classes, 29 training rows, 7 held out" in done.stdout
     return out
 
 
@@ -184,7 +184,7 @@ def test_train_with_an_imported_method_and_class_columns(spml, tmp_path, monkeyp
     command = ("train", "table.csv", "--class-column", "cat", "--class-column", "dog", "--device", "cpu")
     code, text = spml(*command, "--import", "plugin_for_train.py", "--method", "my-training", "--out", "run")
     assert code == 0, text
-    assert "table (format: table): 40 training rows, 0 held out, 2 classes" in text
+    assert "table (format: table): 2 classes, 40 training rows, each predicted by classifiers that did not see" in text
     assert not (open_run("run").labels.dense() < 0).any()
     assert spml(*command, "--method", "an", "--zeros", "negative", "--out", "verified")[0] == 0
     assert (open_run("verified").labels.dense() < 0).any()

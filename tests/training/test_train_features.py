@@ -164,3 +164,40 @@ def test_columns_and_classes_that_cannot_be_learned_are_named(tmp_path, capsys):
     data[["d", "label"]].to_csv(tmp_path / "constant.csv", index=False)
     spml.train(tmp_path / "constant.csv", out=tmp_path / "constant", base="linear", device="cpu")
     assert "all columns are constant and have no effect: nothing can be learned" in capsys.readouterr().out
+
+
+def test_rows_are_described_in_the_same_words_everywhere(tickets, tmp_path, capsys):
+    trained = spml.train(tickets, out=tmp_path / "run", base="linear", device="cpu")
+    printed, words = (
+        capsys.readouterr().out,
+        "90 training rows, each predicted by classifiers that did not see its label",
+    )
+    assert f"classes, {words}\n" in printed
+    assert "\n  encoding texts\n" in printed  # not a terminal: one line per stage
+    assert "\n  linear learner, softmax\n" in printed
+    assert trained.folder.describe()["rows"].startswith(words)
+    assert "90 rows, each predicted by classifiers that did not see its label" in trained.recover().summary()
+    trained.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert f"The model was trained on {words}." in page
+    assert "The held-out score is the mAP on texts, each predicted by classifiers that did not see its label" in page
+
+
+def test_what_was_chosen_is_printed_without_numbers(run, capsys):
+    kept = spml.train(run.folder.source["path"], out=run.folder.folder, base="linear", device="cpu", progress=False)
+    assert "log-likelihood" not in kept.folder.short_choice
+    assert "strength" in run.folder.choice
+    assert kept.folder.short_choice == (
+        "Combined 2 classifiers, chosen by how well they predict held-out labels (details: spml report)"
+    )
+
+
+def test_a_long_training_names_the_faster_one(tickets, tmp_path, monkeypatch, capsys):
+    hint = "Growing forests can take minutes: --base linear does without them, and is faster.\n"
+    spml.train(tickets, out=tmp_path / "short", device="cpu")
+    assert hint not in capsys.readouterr().out
+    monkeypatch.setattr("spml.training.train_features.forests_take_long", lambda rows, dim: True)
+    spml.train(tickets, out=tmp_path / "long", device="cpu")
+    assert hint in capsys.readouterr().out
+    spml.train(tickets, out=tmp_path / "linear", base="linear", device="cpu")
+    assert hint not in capsys.readouterr().out

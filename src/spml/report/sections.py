@@ -14,7 +14,7 @@ from spml.report.figures import Bar, Series, bars, figure, heat_map, histogram, 
 from spml.report.galleries import evidence_cards, galleries, legend_of_chips
 from spml.report.markup import Html, count, join, percent, score_text, tag, with_code
 from spml.report.tables import RunTables, trained_on_more_labels
-from spml.runs.folder import RunFolder
+from spml.runs.folder import CROSS_FITTED, RunFolder
 
 MAP = (
     "mAP (mean average precision) measures, for each class, whether images with the label are ranked above those "
@@ -83,10 +83,13 @@ def summary(tables: RunTables) -> Html:
         text = f"This run is a reference: {run.method} was trained on more labels than the observed ones."
         warning = tag("p", text, class_="notice")
     choice = "The best epoch is the one with the highest held-out score; its model is used."
+    held_out = HELD_OUT
     if run.cross_fitted:
-        choice = "Every row was predicted by models that were not trained on its label."
+        choice = f"The model was trained on {run.rows_in_words}."
+        held_out = held_out.replace("images that were not used for training", f"images, {CROSS_FITTED}")
+        held_out = held_out.replace("epochs", "runs on the same data")
     explained = explanation(
-        (MAP if tables.test_precision is not None else HELD_OUT).replace("images", f"{row_noun(run)}s"),
+        (MAP if tables.test_precision is not None else held_out).replace("images", f"{row_noun(run)}s"),
         f"{RECOVERED} Observed labels have a confidence of 100%.",
         choice,
     )
@@ -366,7 +369,7 @@ def _settings(run: RunFolder) -> Html:
     rows = [[name, str(value)] for name, value in flat(parts)]
     rows += [
         ["data.name", data_name(run)],
-        ["data.rows", f"{len(run.train)} train, {len(run.validation)} validation, {len(run.test)} test"],
+        ["data.rows", f"{run.rows_in_words}; {len(run.test)} test rows"],
         ["run", run.name],
         ["best.weights", str(run.best["weights"])],
     ]

@@ -186,12 +186,17 @@ class RunFolder:
         """Return a summary of the run: data, method, settings, best epoch."""
         return {
             "data": self.source["path"],
-            "rows": f"{len(self.train)} train, {len(self.validation)} held out, {len(self.test)} test",
+            "rows": f"{self.rows_in_words}; {len(self.test)} test rows",
             **_summary(self.record, self.log),
             **({"choice": self.choice} if self.cross_fitted else {"best epoch": self.best["epoch"]}),
             "held-out score": "-" if self.best["score"] is None else round(100 * self.best["score"], 1),
             "full labels known": "yes" if self.truth is not None else "no",
         }
+
+    @property
+    def rows_in_words(self) -> str:
+        """How many rows the network learned from, and which predictions of rows are held out."""
+        return rows_in_words(len(self.train), len(self.validation), cross_fitted=self.cross_fitted)
 
     def epochs(self) -> list[dict[str, Any]]:
         """Return the log lines of kind "epoch"."""
@@ -212,6 +217,17 @@ class RunFolder:
     def choice(self) -> str:
         """What a training on features chose, in a sentence."""
         return next((line.get("summary", "") for line in reversed(self.log) if line["kind"] == "end"), "")
+
+    @property
+    def short_choice(self) -> str:
+        """`choice` without names and numbers."""
+        candidates = self.candidates()
+        chosen = sum(candidate["chosen"] for candidate in candidates)
+        if len(candidates) < 2:
+            return self.choice
+        several = f"Combined {chosen} classifiers, chosen by how well they predict"
+        one = f"Chose one of {len(candidates)} classifiers by how well it predicts"
+        return f"{several if chosen > 1 else one} held-out labels (details: spml report)"
 
     def candidates(self) -> list[dict[str, Any]]:
         """Return the log lines of kind "candidate"."""
@@ -234,6 +250,22 @@ class RunFolder:
         except InputError:
             return None
         return data.store if data.names.tolist() == self.names else None
+
+
+def rows_in_words(train: int, held_out: int, *, cross_fitted: bool) -> str:
+    """Describe which rows a model learns from, and which predictions are held out.
+
+    Examples
+    --------
+    >>> rows_in_words(240, 60, cross_fitted=False)
+    '240 training rows, 60 held out'
+    >>> rows_in_words(300, 0, cross_fitted=True)
+    '300 training rows, each predicted by classifiers that did not see its label'
+    """
+    rows, others = f"{train} training rows", f"{held_out} held out"
+    if not cross_fitted:
+        return f"{rows}, {others}"
+    return f"{rows}, {CROSS_FITTED}" + (f"; {others}" if held_out else "")
 
 
 def open_run(folder: str | Path) -> RunFolder:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich import get_console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -32,7 +33,14 @@ def bars(visible: bool) -> Progress:
 
 @contextmanager
 def stages(visible: bool) -> Iterator[Callable[[str], None]]:
-    """Show the current stage of a computation and its time; yield a function that takes the name of the stage."""
+    """Show the current stage of a computation and its time; yield a function that takes the name of the stage.
+
+    Where the output is not a terminal, every stage is a line.
+    """
+    console = get_console()
+    if visible and not (console.is_terminal or console.is_jupyter):
+        yield lambda text: print(f"  {text}", flush=True)
+        return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, disable=not visible, transient=True) as bar:
         task = bar.add_task("", total=None)

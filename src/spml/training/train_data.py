@@ -17,6 +17,7 @@ from spml.methods import method as make_method
 from spml.models import build_classifier
 from spml.models.backbones import own_image_size
 from spml.runs.decisions import DECISIONS, Subject, copy_decisions, read_decisions
+from spml.runs.folder import rows_in_words
 from spml.runs.log import tracker
 from spml.runs.outputs import RUN_FILES, check_results_folder
 from spml.training.device import choose_device, default_precision
@@ -87,11 +88,6 @@ def train_data(
         raise InputError(f"{dataset.name}: no training row has a label: training needs at least one observed label")
     if options.decisions is not None:
         dataset = _with_decisions(dataset, options.decisions, notify)
-    kind = f" (format: {dataset.source['kind']})" if dataset.source else ""
-    notify(
-        f"{dataset.name}{kind}: {len(dataset.train)} training rows, {len(dataset.validation)} held out, "
-        f"{len(dataset.classes)} classes"
-    )
     if isinstance(dataset.store, ImageStore):
         best = _train_on_images(dataset, out, options, backbone, device, notify, progress)
     else:
@@ -101,12 +97,19 @@ def train_data(
     return best
 
 
+def _describe(dataset: Dataset, *, cross_fitted: bool) -> str:
+    kind = f" (format: {dataset.source['kind']})" if dataset.source else ""
+    rows = rows_in_words(len(dataset.train), len(dataset.validation), cross_fitted=cross_fitted)
+    return f"{dataset.name}{kind}: {len(dataset.classes)} classes, {rows}"
+
+
 def _train_on_features(
     dataset: Dataset, out: Path, options: TrainOptions, notify: Notify, progress: bool
 ) -> dict[str, Any]:
     if several_processes():
         raise InputError("features and texts are trained by one process: start it without torchrun")
     _check_no_options(options.image_options, "images", "features or texts")
+    notify(_describe(dataset, cross_fitted=True))
     return train_features(
         dataset,
         out,
@@ -136,6 +139,8 @@ def _train_on_images(
     assert isinstance(dataset.store, ImageStore)
     image_size, held_out = dataset.store.size, len(dataset.validation) > 0
     plan = plan_training(options, rows=len(dataset.train), backbone=backbone, device=device, held_out=held_out)
+    cross_fitted = plan.frozen and not plan.network
+    notify(_describe(_all_for_training(dataset) if cross_fitted else dataset, cross_fitted=cross_fitted))
     notify(plan.reason)
     if not plan.frozen:
         return run_experiment(

@@ -37,6 +37,7 @@ from spml.training.frozen.epr_head import with_expected_positives
 from spml.training.frozen.pooled_features import features_are_kept, pooled_features, supported_zooms
 from spml.training.frozen.soft_labels import ZOOMS
 from spml.training.learners import FeatureFit, fit_features
+from spml.training.learners.trees import forests_take_long
 from spml.training.network.files import refuse_other_settings
 from spml.training.network.finish import write_rows
 from spml.training.progress import stages
@@ -148,6 +149,8 @@ def train_features(
                 notify(f"Features: {fitted.description}")
             store = features.tensor_store
             assert isinstance(store, FeatureStore)
+            if network is None and method == "auto" and base == "auto" and forests_take_long(len(labels), store.dim):
+                notify("Growing forests can take minutes: --base linear does without them, and is faster.")
             answers = dataset.answers
             fit = fit_features(
                 store.subset(dataset.train),
@@ -335,4 +338,4 @@ def _result(folder: Path) -> dict[str, Any]:
     from spml.runs.folder import open_run
 
     run = open_run(folder)
-    return {"score": run.best["score"], "summary": run.choice}
+    return {"score": run.best["score"], "summary": run.short_choice}
