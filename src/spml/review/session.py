@@ -24,6 +24,7 @@ ORDERS = ("suggested", "doubtful", "confident", "unlikely")
 SHOWN = ("open", "recovered", "answered", "all")
 _MOST = 20_000  # rows of a list that the page asks for
 _CANDIDATES = 8  # labels that the page offers for a row, besides those that are known
+_CAPTION = 4  # observed labels of a row in a list, of which the page names three
 
 
 @dataclass
@@ -170,8 +171,17 @@ class Review:
                 "confidence": [round(float(value), 3) for value in confidence[places]],
                 "recovered": believed[places].tolist(),
                 "names": [self.run.names[row] for row in rows],
+                "observed": self._observed(places),
                 "decisions": [self._answer_of(row, label) for row in rows],
             }
+
+    def _observed(self, places: Int64) -> list[list[int]]:
+        """The first observed labels of some rows."""
+        found: list[list[int]] = [[] for _ in places]
+        for place, label in zip(*np.nonzero(self._given[places] > 0), strict=True):
+            if len(found[place]) < _CAPTION:
+                found[place].append(int(label))
+        return found
 
     def by_row(self) -> list[int]:
         """The rows in the order in which to show them one at a time: highest gain first."""

@@ -49,6 +49,9 @@ export function fit(image) {
 export const sharpen = (image) => image.classList.toggle("pixels", image.naturalWidth < TINY);
 
 export const percent = (value) => `${Math.round(100 * value)}%`;
+
+// As percent, but only 1 is 100% and only 0 is 0%.
+export const estimate = (value) => (value > 0 && value < 0.005 ? "<1%" : value < 1 && value >= 0.995 ? ">99%" : percent(value));
 export const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
 export function stored(key, fallback = null) {

@@ -2,15 +2,19 @@
 
 import { content, el, percent, sharpen } from "./dom.js";
 
-const FOOT = 28, GAP = 10, OVERSCAN = 2;
+const FOOT = 28, CAPTION = 17, GAP = 10, OVERSCAN = 2; // pixels, pixels, pixels, lines
 const WORD = { 1: "yes", "-1": "no", 0: "cannot tell" };
 const SIGN = { 1: "✓", "-1": "✗", 0: "?" };
+
+const NAMED = 3; // labels
+
+const listed = (labels) => labels.slice(0, NAMED).join(", ") + (labels.length > NAMED ? ", …" : "");
 
 export class Grid {
   // hooks: answerOf(row) -> {answer, who, waiting} or null; changed(); open(index); contents(rows) -> texts or values
   constructor(scroll, grid, hooks) {
     Object.assign(this, { scroll, grid, hooks });
-    this.items = { rows: [], confidence: [], names: [], recovered: [] };
+    this.items = { rows: [], confidence: [], names: [], recovered: [], observed: [] };
     this.kind = "image";
     this.cells = new Map();
     this.selected = new Set();
@@ -46,7 +50,8 @@ export class Grid {
     const wanted = this.kind === "image" ? (width < 500 ? 105 : 168) : Math.min(width, this.kind === "text" ? 330 : 260);
     this.columns = Math.max(1, Math.floor((width + GAP) / (wanted + GAP)));
     this.cellWidth = Math.floor((width - GAP * (this.columns - 1)) / this.columns);
-    this.cellHeight = this.kind === "image" ? Math.round(this.cellWidth * 0.86) + FOOT : { text: 214, values: 168 }[this.kind] ?? 84;
+    const content = this.kind === "image" ? Math.round(this.cellWidth * 0.86) : { text: 186, values: 140 }[this.kind] ?? 56;
+    this.cellHeight = content + FOOT + (this.items.observed.some((labels) => labels.length) ? CAPTION : 0);
     const lines = Math.ceil(this.length / this.columns);
     this.grid.style.height = `${Math.max(0, lines * (this.cellHeight + GAP) + 4)}px`;
     this.render(true);
@@ -95,11 +100,13 @@ export class Grid {
     if (this.kind === "name") pic.append(el("p", { class: "words" }, this.items.names[index]));
     const bar = el("i");
     bar.style.width = percent(confidence);
-    const recovered = this.items.recovered[index];
+    const recovered = this.items.recovered[index], observed = this.items.observed[index];
     const cell = el("div", { class: recovered ? "cell recovered" : "cell", role: "option", id: `cell-${index}`, title: this.items.names[index] },
       el("span", { class: "spoken" }),
       pic,
-      el("div", { class: "foot", "aria-hidden": "true", title: recovered ? "Confidence; recovered" : "Confidence; not recovered" },
+      observed.length ? el("p", { class: "caption", "aria-hidden": "true", title: `Observed label: ${listed(observed)}` },
+        el("span", { class: "what" }, "observed: "), listed(observed)) : null,
+      el("div", { class: "foot", "aria-hidden": "true", title: recovered ? "Average confidence; recovered" : "Average confidence; not recovered" },
         el("span", { class: "meter bar" }, bar), el("span", { class: "value" }, percent(confidence))),
       el("span", { class: "badge", "aria-hidden": "true" }));
     cell.dataset.index = index;
@@ -155,8 +162,9 @@ export class Grid {
     if (decision) cell.dataset.answer = decision.answer; else delete cell.dataset.answer;
     cell.querySelector(".badge").textContent = decision ? SIGN[decision.answer] : "";
     const recovered = this.items.recovered[index] ? ", recovered" : "";
+    const observed = this.items.observed[index].length ? `, observed: ${listed(this.items.observed[index])}` : "";
     const answered = decision ? `, answered ${WORD[decision.answer]} by ${decision.who}` : "";
-    cell.querySelector(".spoken").textContent = `${this.items.names[index]}, confidence ${percent(this.items.confidence[index])}${recovered}${answered}. `;
+    cell.querySelector(".spoken").textContent = `${this.items.names[index]}, confidence ${percent(this.items.confidence[index])}${recovered}${observed}${answered}. `;
   }
 
   refresh() {
@@ -192,15 +200,40 @@ export class Grid {
     this.select(Array.from({ length: high - low + 1 }, (_, n) => low + n), true);
   }
 
-  selectScreen() {
-    const line = this.cellHeight + GAP;
-    const [first, last] = this.visible();
-    const whole = [];
+  // The examples that are fully visible; a pixel may be cut off.
+  onScreen() {
+    const [first, last] = this.visible(), whole = [];
     for (let index = first; index < last; index++) {
-      const top = Math.floor(index / this.columns) * line;
-      if (top + this.cellHeight / 2 >= this.scroll.scrollTop && top + this.cellHeight / 2 <= this.scroll.scrollTop + this.scroll.clientHeight) whole.push(index);
+      const top = this.grid.offsetTop + Math.floor(index / this.columns) * (this.cellHeight + GAP) - this.scroll.scrollTop;
+      if (top >= -1 && top + this.cellHeight <= this.scroll.clientHeight + 1) whole.push(index);
     }
-    this.select(whole.filter((index) => !this.hooks.answerOf(this.items.rows[index])));
+    return whole;
+  }
+
+  openOnScreen() { return this.onScreen().filter((index) => !this.hooks.answerOf(this.items.rows[index])); }
+
+  selectScreen() { this.select(this.openOnScreen()); }
+
+  // Frames the next unanswered example. Scrolls only if none is fully visible: then its line becomes the first one.
+  advance(from) {
+    const open = this.openOnScreen(), line = this.cellHeight + GAP;
+    const next = open.find((index) => index >= from) ?? open[0] ?? this.nextOpen(from);
+    if (next !== null) {
+      this.current = this.anchor = next;
+      if (!open.length) this.scroll.scrollTop = Math.floor(next / this.columns) * line;
+      this.render(false);
+    }
+    this.refresh();
+  }
+
+  // What undoing an answer restores.
+  state() { return { top: this.scroll.scrollTop, selected: [...this.selected], current: this.current }; }
+
+  restore({ top, selected, current }) {
+    this.scroll.scrollTop = top;
+    this.current = this.anchor = current;
+    this.render(false);
+    this.select(selected);
   }
 
   move(to, extend = false) {

@@ -1,15 +1,18 @@
 // The page of `spml review`.
 
 import { Outbox, ServerError, get } from "./api.js";
-import { $, content, count, el, fit, isTyping, percent, setUpTheme, store, stored } from "./dom.js";
+import { $, content, count, el, estimate, fit, isTyping, percent, setUpTheme, store, stored } from "./dom.js";
 import { Grid } from "./grid.js";
 
 const ANSWER = { y: 1, n: -1, u: 0 };
 const WORD = { 1: "yes", "-1": "no", 0: "cannot tell" };
 const ASKS = { image: "Does it show", text: "Is it about", row: "Is it" };
 const POLL = 3000;
+const MOST_UNDONE = 200; // actions whose place in the grid is kept
+const FEW = 10; // answers, of which at most one corrected a label
 
-const state = { overview: null, label: 0, view: "label", known: new Map(), own: new Map(), rows: [], at: 0, row: null, focus: 0, evidence: false };
+const state = { overview: null, label: 0, view: "label", known: new Map(), own: new Map(), rows: [], at: 0, row: null, focus: 0, evidence: false,
+  past: [], screen: 0, asked: new Map(), finished: new Set() };
 let outbox, grid;
 
 // Decisions, by row and label
@@ -70,7 +73,10 @@ function saved(reply, action) {
     const [, , label, value, person] = reply.conflicts[0];
     notice(`${count(reply.conflicts.length, "answer")} not saved, because ${person} answered before you (${state.overview.classes[label]}: ${WORD[value]}). Answer again to change that.`);
   }
-  if (action.path === "api/undo") toast(undone(reply.saved), true);
+  if (action.path === "api/undo") {
+    toast(undone(reply.saved), true);
+    restoreGrid(reply.saved);
+  }
   Object.assign(state.overview, reply.progress);
   showProgress();
   refresh();
@@ -128,36 +134,59 @@ function showProgress() {
 
 function interval(title, [value, low, high]) {
   return el("div", {}, el("dt", {}, title),
-    el("dd", { title: "Estimate and 90% interval" }, `${percent(value)} `, el("small", {}, `${Math.round(100 * low)}–${percent(high)}`)));
+    el("dd", { title: "Estimate and 90% interval" }, `${estimate(value)} `, el("small", {}, `${estimate(low).replace("%", "")}–${estimate(high)}`)));
 }
+
+// Labels of a class that were recovered or confirmed.
+const kept = (label) => state.overview.open[label] + state.overview.per_class.yes[label];
 
 function showEstimate() {
-  const { per_class: answers, open, quality: all } = state.overview, quality = all[state.label];
-  const kept = open[state.label] + answers.yes[state.label];
+  const quality = state.overview.quality[state.label], toCheck = state.overview.open[state.label];
   $("estimate").replaceChildren(
-    kept ? interval("Precision", quality.precision) : el("div", {}, el("dt", {}, "No label was recovered")),
-    interval("Recall", quality.recall),
-    quality.enough ? el("div", {}, el("dt", { class: "pill" }, "Enough: the estimates are precise")) : "");
+    ...(kept(state.label) ? [interval("Precision", quality.precision), interval("Recall", quality.recall)]
+      : [el("div", {}, el("dt", {}, "Precision"), el("dd", {}, "–"), el("dd", {}, el("small", {}, "no label was recovered")))]),
+    quality.enough ? el("div", {}, el("dt", { class: "pill" }, "Enough: both intervals are narrower than 10 points")) : "");
+  $("to-check").textContent = `${toCheck.toLocaleString("en")} to check`;
+  $("to-check").disabled = !toCheck && $("shown").value !== "recovered";
 }
 
+// By gain, highest first; labels with few left to find come last.
 function labelOrder() {
   const { gain, classes } = state.overview;
   const found = $("find-label").value.trim().toLocaleLowerCase();
+  const last = (label) => state.finished.has(label) && label !== state.label;
   return classes.map((_, label) => label).filter((label) => classes[label].toLocaleLowerCase().includes(found))
-    .sort((a, b) => gain[b] - gain[a]);
+    .sort((a, b) => last(a) - last(b) || gain[b] - gain[a]);
+}
+
+// The label to go on with: the one with the highest gain that is not finished.
+function nextLabel() {
+  const { gain, classes } = state.overview;
+  const left = classes.map((_, label) => label).filter((label) => label !== state.label && !state.finished.has(label));
+  return left.length ? left.reduce((best, label) => (gain[label] > gain[best] ? label : best)) : null;
+}
+
+// The interval of a label's precision with whiskers, and a point at the estimate; "–" if nothing was recovered.
+function precisionOf(label) {
+  const [value, low, high] = state.overview.quality[label].precision;
+  if (!kept(label)) return { text: "nothing was recovered", picture: el("span", { class: "range none", "aria-hidden": "true" }, "–") };
+  const range = el("i"), point = el("b"), { yes, no } = state.overview.per_class;
+  range.style.left = percent(low);
+  range.style.right = percent(1 - high);
+  point.style.left = percent(value);
+  const source = yes[label] + no[label] ? "" : ", without any answers";
+  return { text: `precision ${estimate(value)}, 90% interval ${estimate(low)} to ${estimate(high)}${source}`,
+    picture: el("span", { class: "range", "aria-hidden": "true" }, range, point) };
 }
 
 function showLabelList() {
   const { classes, open, quality } = state.overview;
   const items = labelOrder().slice(0, 500).map((label) => {
-    const { precision, enough } = quality[label];
-    const range = el("i");
-    range.style.left = percent(precision[1]);
-    range.style.right = percent(1 - precision[2]);
-    return el("li", {}, el("button", { type: "button", class: enough ? "enough" : "", "aria-current": label === state.label ? "true" : null,
-      onclick: () => chooseLabel(label), title: `Precision ${percent(precision[1])} to ${percent(precision[2])}` },
+    const { text, picture } = precisionOf(label);
+    return el("li", {}, el("button", { type: "button", class: quality[label].enough ? "enough" : "", "aria-current": label === state.label ? "true" : null,
+      onclick: () => chooseLabel(label), title: `${text[0].toUpperCase()}${text.slice(1)}` },
       el("span", { class: "name" }, classes[label]), el("span", { class: "count" }, open[label].toLocaleString("en"),
-        el("span", { class: "spoken" }, " recovered labels to check")), el("span", { class: "bar", "aria-hidden": "true" }, range)));
+        el("span", { class: "spoken" }, ` recovered labels to check, ${text}`)), picture));
   });
   const list = $("labels"), focused = list.contains(document.activeElement), top = list.scrollTop;
   list.replaceChildren(...items);
@@ -185,28 +214,110 @@ async function loadLabel() {
   if (number !== loading) return;
   items.decisions.forEach((decision) => { if (decision) learn(decision); });
   items.names = items.names.map(called);
-  $("grid").classList.toggle("answered", $("shown").value === "answered");
+  items.observed = items.observed.map((labels) => labels.map((label) => classes[label]));
+  const shown = $("shown").value;
+  $("grid").classList.toggle("answered", shown === "answered");
+  $("to-check").setAttribute("aria-pressed", shown === "recovered");
   grid.show(items, kind);
   $("nothing").hidden = items.rows.length > 0;
-  $("nothing").textContent = $("shown").value === "open" ? "No open questions about this label." : "Nothing to show.";
+  $("nothing").textContent = { open: "No open questions about this label.", recovered: "All recovered examples of this label are answered." }[shown] ?? "Nothing to show.";
+  showEstimate();
+  showNextLabel();
+}
+
+// Shows only recovered examples that nobody has checked, or all unanswered ones again.
+function toggleToCheck() {
+  $("shown").value = $("shown").value === "recovered" ? "open" : "recovered";
+  loadLabel();
 }
 
 function answerSelected(value) {
   const targets = grid.targets();
-  const moved = !grid.selected.size;
-  answer(targets.map((index) => [grid.items.rows[index], state.label]), value);
+  const from = grid.selected.size ? targets[targets.length - 1] + 1 : grid.current + 1;
+  answerTargets(targets, value);
   grid.selected.clear();
-  const next = grid.nextOpen(moved ? grid.current + 1 : targets[targets.length - 1] + 1);
-  if (next !== null) grid.move(next); else grid.refresh();
+  grid.advance(from);
 }
 
-// What the answers are for: the selected examples, or the framed one.
+// No to all examples on the screen that are neither answered nor selected.
+function answerRestOfScreen() {
+  const targets = grid.openOnScreen().filter((index) => !grid.selected.has(index));
+  if (!targets.length) return;
+  answerTargets(targets, -1);
+  grid.advance(targets[targets.length - 1] + 1);
+}
+
+function answerTargets(targets, value) {
+  const { rows, recovered } = grid.items, label = state.label;
+  state.past = state.past.slice(-MOST_UNDONE);
+  state.past.push({ items: grid.items, place: grid.state(), keys: new Set(targets.map((index) => keyOf(rows[index], label))) });
+  const asked = targets.map((index) => ({ row: rows[index], recovered: recovered[index], screen: state.screen }));
+  const again = new Set(asked.map(({ row }) => row));
+  state.asked.set(label, [...(state.asked.get(label) ?? []).filter(({ row }) => !again.has(row)), ...asked]);
+  answer(targets.map((index) => [rows[index], label]), value);
+  if (grid.openOnScreen().length) return;
+  finish(label, fewLeft(label));
+  state.screen += 1;
+}
+
+// After undoing: as the grid was before that answer.
+function restoreGrid(decisions) {
+  const keys = decisions.map(([, row, label]) => keyOf(row, label));
+  const at = state.past.findLastIndex((action) => action.items === grid.items && keys.length && keys.every((key) => action.keys.has(key)));
+  if (at >= 0 && state.view === "label") grid.restore(state.past.splice(at)[0].place);
+  for (const label of new Set(decisions.map(([, , each]) => each))) if (state.finished.has(label)) finish(label, fewLeft(label));
+}
+
+// Answers about a label on the last screen, and on earlier ones until there are ten.
+function lastScreens(label) {
+  const given = (state.asked.get(label) ?? []).filter(({ row }) => answered(row, label));
+  const first = given.at(-FEW)?.screen ?? 0;
+  return given.filter(({ screen }) => screen >= first);
+}
+
+// Whether these corrected at most one label: yes to one that was not recovered, or no to one that was.
+function fewLeft(label) {
+  const last = lastScreens(label), corrects = ({ row, recovered }) => answered(row, label).answer === (recovered ? -1 : 1);
+  return last.filter(({ recovered }) => !recovered).length >= FEW && last.filter(corrects).length <= 1;
+}
+
+const finishedKey = () => `spml-few-left-${state.overview.subject}-${state.overview.run}`;
+
+function finish(label, done) {
+  if (done) state.finished.add(label); else state.finished.delete(label);
+  store(finishedKey(), state.finished.size ? JSON.stringify([...state.finished]) : null);
+  showLabelList();
+  showNextLabel();
+}
+
+function readFinished() {
+  try {
+    return new Set(JSON.parse(stored(finishedKey(), "[]")));
+  } catch {
+    return new Set();
+  }
+}
+
+function showNextLabel() {
+  const next = nextLabel();
+  const done = state.finished.has(state.label), empty = !grid.length && $("shown").value === "open";
+  $("few").hidden = next === null || !(done || empty);
+  $("few-left").textContent = done ? "Few left here." : "";
+  $("next-label").querySelector("span").textContent = state.overview.classes[next] ?? "";
+}
+
+async function goToNextLabel() {
+  await chooseLabel(nextLabel());
+  $("grid").focus();
+}
+
+// What the answers are for: the selected examples, or the one with the frame.
 function showTargets() {
   const n = grid.selected.size, many = n > 1 ? ` to ${n.toLocaleString("en")}` : "";
-  $("chosen").textContent = n ? `${n.toLocaleString("en")} selected` : grid.length ? `Framed ${noun()}` : "";
+  $("chosen").textContent = n ? `${n.toLocaleString("en")} selected` : grid.length ? `For the ${noun()} in the frame` : "";
   $("yes").querySelector("span").textContent = `Yes${many}`;
   $("no").querySelector("span").textContent = `No${many}`;
-  for (const id of ["yes", "no", "unknown"]) $(id).disabled = !grid.length;
+  for (const id of ["yes", "no", "unknown", "rest-of-screen", "select-page"]) $(id).disabled = !grid.length;
 }
 
 // One example at a time
@@ -365,6 +476,7 @@ function act(event) {
 function labelKey(event, key) {
   if (key in ANSWER) answerSelected(ANSWER[key]);
   else if (key === "a") grid.selectScreen();
+  else if (key === "r") answerRestOfScreen();
   else if (key === "o") { if (grid.length) openRow(grid.items.rows[grid.current]); }
   else if (key === "Enter") loadLabel();
   else if (key === "[" || key === "]") {
@@ -412,6 +524,7 @@ async function start() {
   flipTheme = setUpTheme($("theme"));
   state.overview = await get("api/overview");
   const { run, classes } = state.overview;
+  state.finished = readFinished();
   document.title = `Review: ${run}`;
   $("title").textContent = run;
   for (const id of ["asks", "asks-narrow"]) $(id).textContent = ASKS[noun()];
@@ -439,6 +552,9 @@ async function start() {
   $("evidence").addEventListener("click", toggleEvidence);
   $("renew").addEventListener("click", loadLabel);
   $("select-page").addEventListener("click", () => grid.selectScreen());
+  $("rest-of-screen").addEventListener("click", answerRestOfScreen);
+  $("to-check").addEventListener("click", toggleToCheck);
+  $("next-label").addEventListener("click", goToNextLabel);
   $("help").addEventListener("click", () => $("keys").showModal());
   $("view-label").addEventListener("click", () => { setView("label"); grid.refresh(); });
   $("view-row").addEventListener("click", () => openRow(state.row?.row));
@@ -446,7 +562,8 @@ async function start() {
   $("next").addEventListener("click", () => goTo(state.at + 1));
   document.addEventListener("keydown", keyDown);
   const [, what, number] = /^#(label|row)=(\d+)$/.exec(location.hash) ?? [];
-  state.label = what === "label" && Number(number) < classes.length ? Number(number) : labelOrder()[0] ?? 0;
+  state.label = what === "label" && Number(number) < classes.length ? Number(number) : -1;
+  if (state.label < 0 || state.finished.has(state.label)) state.label = nextLabel() ?? Math.max(state.label, 0);
   showProgress();
   await chooseLabel(state.label);
   if (what === "row") await openRow(Number(number));
