@@ -291,6 +291,38 @@ def features_of(dataset: Dataset) -> Any:
     return dataset.store.batch(np.arange(len(dataset))).numpy()
 
 
+@pytest.mark.parametrize(
+    ("column", "cells", "hint"),
+    [
+        ("sample", ["s0", "s1", "s2"], "--id-column sample."),
+        ("my name", ["s0", "s1", "s2"], "--id-column 'my name'."),
+        ("plot", [104, 17, 230], "--id-column plot."),
+        ("sample", ["s0", "s1", "s0"], None),
+        ("sample", ["s0", "s1", ""], None),
+        ("sample", ["s0", "s1", "a long description of a sample " * 2], None),
+        ("number", [0, 1, 2], None),
+        ("number", [7, 8, 9], None),
+    ],
+)
+@pytest.mark.parametrize("content", ["features", "texts"])
+def test_a_column_that_may_name_the_rows_is_noted(
+    tmp_path: Path, column: str, cells: list[Any], hint: str | None, content: str
+) -> None:
+    more = {"f0": [0.5, 1.5, 2.5]} if content == "features" else {"text": ["a red one", "a blue one", "a red one"]}
+    pq.write_table(pa.table({column: cells, **more, "label": ["x", "y", "x"]}), tmp_path / "data.parquet")
+    notes = [note for note in from_table(tmp_path / "data.parquet").notes if "--id-column" in note]
+    assert [note.partition("pass ")[2] for note in notes] == ([] if hint is None else [hint])
+    chosen = from_table(tmp_path / "data.parquet", id_column=column) if hint else None
+    assert chosen is None or chosen.names.tolist() == [str(cell) for cell in cells]
+    assert chosen is None or not any("--id-column" in note for note in chosen.notes)
+
+
+def test_measurements_are_not_taken_for_names(tmp_path: Path) -> None:
+    numbers = {"height": [170, 182, 165], "weight": [70, 91, 58], "label": ["x", "y", "x"]}
+    pq.write_table(pa.table(numbers), tmp_path / "data.parquet")
+    assert not any("--id-column" in note for note in from_table(tmp_path / "data.parquet").notes)
+
+
 def test_features_in_columns_or_in_lists(tmp_path: Path) -> None:
     path = csv(tmp_path, "Unnamed: 0,id,f0,f1,label\n0,a7,1,0.5,x\n1,a8,2,-1,y\n")
     dataset = from_table(path)

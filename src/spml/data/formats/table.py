@@ -17,6 +17,7 @@ from spml.data.formats import columns
 from spml.data.formats.column_names import list_names, row_label, usual_column
 from spml.data.formats.embedded_images import image_sources
 from spml.data.formats.label_cells import texts
+from spml.data.formats.row_names import id_hint
 from spml.data.formats.table_files import shards
 from spml.data.formats.table_labels import LabelCells, Zeros, check_order, read_labels, with_file_name
 from spml.data.formats.user_data import SPLITS, check_names, from_known
@@ -142,6 +143,9 @@ def from_table(
     notes = [f"columns of {file.name}: {', '.join(found)}.", *labels.notes, *inputs.notes]
     if not isinstance(inputs.store, FeatureStore):
         notes += _unused_note(table, [*roles.values(), *labels.columns])
+    if not ids and inputs.names == _row_numbers(table):
+        features = inputs.store.columns if isinstance(inputs.store, FeatureStore) else ()
+        notes += id_hint(table, {*roles.values(), *labels.columns}, features)
     known = labels.table(file, ids or inputs.names)
     return from_known(file.stem, inputs.store, known, notes, splits, validation_share=validation_share, seed=seed)
 
