@@ -321,7 +321,8 @@ def test_save_pretrained_does_not_overwrite_other_files(on_features, tmp_path):
 def test_damaged_pretrained_folders_are_reported(on_features, tmp_path):
     on_features.save_pretrained(tmp_path / "model")
     weights, config = tmp_path / "model" / "model.safetensors", tmp_path / "model" / "config.json"
-    content = json.loads(config.read_text())
+    saved = json.loads(config.read_text())
+    content = {**saved, "files": {"model.safetensors": saved["files"]["model.safetensors"]}}  # as earlier versions
     config.write_text(json.dumps({**content, "model": {**content["model"], "num_classes": 4}}))
     with pytest.raises(spml.InputError, match=r"model\.safetensors is damaged"):
         spml.load(tmp_path / "model")

@@ -1,18 +1,22 @@
 """Save a trained classifier without its training data, in the layout of the Hugging Face Hub, and load it again."""
 
+import hashlib
 import json
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import spml
 from spml.atomic import explain_write_errors
-from spml.calibration import Calibration, Presence, Recalibration
+from spml.calibration import Calibration, Float64, Presence, Recalibration
 from spml.errors import InputError
 from spml.labels import KEstimate
 from spml.metrics import mean_average_precision
@@ -20,9 +24,12 @@ from spml.predict.predictor import Decision, Predictor
 from spml.recover import Rule
 from spml.runs.files import copy_tensors, digest, read_json, write_safetensors, write_tensors, write_text
 from spml.runs.folder import ENCODER, RunFolder, read_encoder, stored_network
-from spml.runs.schema import Names, NetworkRecord, damaged
+from spml.runs.schema import Names, Natural, NetworkRecord, damaged
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+
+_Number = Annotated[float, Meta(ge=-1e9, le=1e9)]
+_Share = Annotated[float, Meta(ge=-1e-6, le=1 + 1e-6)]
 
 
 @dataclass(frozen=True)
@@ -46,13 +53,50 @@ class TrainingRecord:
     """mAP on the test rows, if their full labels are known."""
 
 
+class PresenceRecord(TypedDict):
+    """`Presence`."""
+
+    slope: Annotated[float, Meta(gt=0, le=1e9)]
+    offsets: list[_Number]
+
+
+class CorrectionRecord(TypedDict):
+    """`Recalibration`."""
+
+    weights: Annotated[list[_Number], Meta(min_length=2, max_length=2)]
+    covariance: Annotated[
+        list[Annotated[list[_Number], Meta(min_length=2, max_length=2)]], Meta(min_length=2, max_length=2)
+    ]
+
+
+class KRecord(TypedDict):
+    """`KEstimate`."""
+
+    k: Annotated[float, Meta(ge=0, le=1e9)]
+    low: Annotated[float, Meta(ge=0, le=1e9)]
+    high: Annotated[float, Meta(ge=0, le=1e9)]
+    rows: Natural
+
+
+class CalibrationRecord(PresenceRecord):
+    """`Calibration`."""
+
+    readings: Annotated[list[PresenceRecord], Meta(min_length=1)]
+    corrections: Annotated[list[CorrectionRecord], Meta(min_length=2, max_length=2)]
+    at_least_one: bool
+    frequencies: list[_Share]
+    k: KRecord
+    full_rows: Natural
+    log_likelihood: float
+
+
 class DecisionRecord(TypedDict):
     """Calibration and rule, as stored in config.json; None stands for an infinite threshold."""
 
-    calibration: dict[str, Any]
+    calibration: CalibrationRecord
     reading: Literal["balanced", "cautious"]
-    thresholds: list[float | None]
-    most: int | None
+    thresholds: list[_Share | None]
+    most: Natural | None
 
 
 class PretrainedConfig(TypedDict):
@@ -66,7 +110,7 @@ class PretrainedConfig(TypedDict):
     columns: NotRequired[list[str]]
     texts: NotRequired[bool]
     files: NotRequired[dict[str, str]]
-    """Digests of the files next to config.json."""
+    """Digests of the files next to config.json, and of the rest of config.json."""
 
 
 def is_pretrained(folder: Path) -> bool:
@@ -108,7 +152,8 @@ def save_pretrained(predictor: Predictor, training: TrainingRecord, folder: Path
     write_safetensors(folder / WEIGHTS, copy_tensors(predictor.network.state_dict()), {"format": "pt"})
     if predictor.encoder is not None:
         write_tensors(folder / ENCODER, predictor.encoder.tensors(), predictor.encoder.record)
-    config["files"] = {name: digest(folder / name) for name in (WEIGHTS, ENCODER) if (folder / name).exists()}
+    files = {name: digest(folder / name) for name in (WEIGHTS, ENCODER) if (folder / name).exists()}
+    config["files"] = {CONFIG: _config_digest(config), **files}
     write_text(folder / CONFIG, json.dumps(config, indent=2, allow_nan=False) + "\n")
     write_text(folder / CARD, _model_card(config, training))
 
@@ -122,6 +167,8 @@ def load_pretrained(folder: Path, device: str = "auto") -> tuple[Predictor, Trai
                 f"{folder / name} is missing, was changed, or belongs to another model than {CONFIG}: copy the whole "
                 "folder"
             )
+    if config.get("files", {}).get(CONFIG) not in (None, _config_digest(config)):  # earlier versions wrote no digest
+        raise InputError(f"{folder / CONFIG} was changed after it was saved: copy the whole folder again")
     training = msgspec.convert(config["training"], TrainingRecord)
     try:
         tensors = load_file(folder / WEIGHTS)
@@ -198,27 +245,56 @@ def _as_lists(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
+def _config_digest(config: Mapping[str, Any]) -> str:
+    """The digest of what config.json says, however it is formatted."""
+    content = json.loads(json.dumps({name: value for name, value in config.items() if name != "files"}))
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def _read_decision(path: Path, record: DecisionRecord, classes: int) -> Decision:
-    try:
-        numbers = dict(record["calibration"], k=KEstimate(**record["calibration"]["k"]))
-        numbers |= {name: np.array(numbers[name], np.float64) for name in ("offsets", "frequencies")}
-        numbers["readings"] = tuple(
+    numbers = record["calibration"]
+    calibration = Calibration(
+        slope=float(numbers["slope"]),
+        offsets=np.array(numbers["offsets"], np.float64),
+        readings=tuple(
             Presence(float(entry["slope"]), np.array(entry["offsets"], np.float64)) for entry in numbers["readings"]
-        )
-        numbers["corrections"] = tuple(
-            Recalibration(np.array(entry["weights"], np.float64), np.array(entry["covariance"], np.float64))
-            for entry in numbers["corrections"]
-        )
-        calibration = Calibration(**numbers)
-    except (TypeError, KeyError, ValueError) as error:
-        raise damaged(path, f"the calibration: {error}") from None
+        ),
+        corrections=(_recalibration(numbers["corrections"][0]), _recalibration(numbers["corrections"][1])),
+        at_least_one=numbers["at_least_one"],
+        frequencies=np.array(numbers["frequencies"], np.float64),
+        k=KEstimate(numbers["k"]["k"], numbers["k"]["low"], numbers["k"]["high"], numbers["k"]["rows"]),
+        full_rows=numbers["full_rows"],
+        log_likelihood=float(numbers["log_likelihood"]),
+    )
     thresholds = np.array([np.inf if value is None else value for value in record["thresholds"]], np.float64)
     sizes = {len(thresholds), len(calibration.frequencies), *(entry.offsets.size for entry in calibration.readings)}
-    if sizes != {classes} or calibration.offsets.size != classes or len(calibration.corrections) != 2:
+    if sizes != {classes} or calibration.offsets.size != classes:
         raise damaged(path, f"the calibration does not fit {classes} classes")
-    if any(entry.weights.shape != (2,) or entry.covariance.shape != (2, 2) for entry in calibration.corrections):
-        raise damaged(path, "the calibration: a correction has two weights and their covariance")
+    if not all(math.isfinite(number) for number in _floats(numbers)) or np.isnan(thresholds).any():
+        raise damaged(path, "the calibration: a number is not finite")
+    for entry in calibration.corrections:
+        if not _is_covariance(entry.covariance):
+            raise damaged(path, "the calibration: a correction's covariance is no covariance")
     return Decision(calibration, Rule(record["reading"], thresholds, record["most"]))
+
+
+def _floats(value: object) -> Iterator[float]:
+    """Yield the floating-point numbers in a nested record."""
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _floats(part)
+
+
+def _recalibration(record: CorrectionRecord) -> Recalibration:
+    return Recalibration(np.array(record["weights"], np.float64), np.array(record["covariance"], np.float64))
+
+
+def _is_covariance(matrix: Float64) -> bool:
+    """Whether a finite matrix is symmetric and has no negative eigenvalue, up to rounding."""
+    tolerance = 1e-9 * max(1.0, float(np.abs(matrix).max()))
+    return bool(np.allclose(matrix, matrix.T, 0, tolerance) and np.linalg.eigvalsh(matrix).min() >= -tolerance)
 
 
 def _model_card(config: dict[str, Any], training: TrainingRecord) -> str:
