@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,6 +60,16 @@ def test_paired_test_without_pairs_or_differences():
     two = paired_test(by_seed(80.0, 81.0), by_seed(79.0, 80.5))
     assert (two.difference, two.p) == (0.75, None)  # two seeds are too few for a test
     assert paired_test({0: 80.0}, {7: 80.0}) is None  # no common seed
+
+
+def test_table_starts_with_the_best_and_marks_it():
+    lines = [line("an", [1.0, 2.0]), line("em", [3.0, 4.0]), line("bce", [5.0, 6.0], reference=True)]
+    header, cells = display_cells(lines)
+    assert [row[0] for row in cells] == ["bce*", "em", "an"]
+    assert [row[header.index("to the best")] for row in cells] == ["+2.00", "best", "-2.00"]
+    assert "to the best" not in display_cells(lines[:1])[0]
+    varied = [replace(each, varied="k", value=value) for value, each in enumerate(lines)]
+    assert [row[0] for row in display_cells(varied)[1]] == ["an", "em", "bce*"]  # in the order of the study
 
 
 def test_report_states_the_threshold_of_every_method(monkeypatch):

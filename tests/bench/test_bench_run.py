@@ -104,6 +104,19 @@ def test_protocol_from_file_to_report(spml, pack, protocol, tmp_path, trained):
     assert sum(trained) == 8  # role alone
 
 
+def test_changes_of_the_protocol_are_stated_everywhere(spml, pack, protocol, tmp_path):
+    out = tmp_path / "out"
+    options = ("--data", f"voc12={pack}", "--methods", "an,em", "--device", "cpu", "--seeds", "0", "--out", out)
+    code, text = spml(protocol, *options, "--search", "none", "--set", "train.epochs=2", "--set", "kind=linear")
+    assert code == 0, text
+    stated = "Changed from the protocol: train.epochs = 2, search = none."
+    assert stated in " ".join(text.split())
+    assert f"- {stated}" in (out / "table.md").read_text()
+    report = (out / "report.html").read_text()
+    assert f'<p class="lead">2 runs. {stated}</p>' in report
+    assert "Changed from the protocol" not in spml(protocol, *options, "--dry-run")[1]
+
+
 def test_killed_study_resumes(pack, protocol, tmp_path, spml, trained):
     out = tmp_path / "out"
     command = ["bench", str(protocol), "--data", f"voc12={pack}", "--device", "cpu", "--out", str(out)]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from spml.bench import code_version as versions
 from spml.bench.data import DataSource
-from spml.bench.runner import Runner
+from spml.bench.runner import Runner, _Progress, _work_in_worker
 from spml.errors import InputError
 from spml.methods import METHODS, registry
 from spml.methods.registry import import_plugins
@@ -92,7 +92,8 @@ def test_settings_and_data_identify_a_result(pack_folder, tmp_path):
 def package(tmp_path, monkeypatch):
     """A copy of the package's layout whose files a test may change."""
     root = tmp_path / "spml"
-    for name in ("losses/a.py", "bench/measure.py", "report/page.py"):
+    names = ("losses/a.py", "bench/measure.py", "report/page.py", "data/augment.py", "data/formats/table.py")
+    for name in (*names, "data/stores/images.py"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text('"""Text."""\n\n\ndef f(x):\n    """More."""\n    return 2 * x  # twice\n')
     monkeypatch.setattr(versions, "ROOT", root)
@@ -106,12 +107,16 @@ def test_only_code_that_can_change_a_result_counts(package):
     loss.write_text('"""Other text."""\ndef f(x):\n\n    "Still more."\n    return 2*x\n')
     (package / "report" / "page.py").write_text("x = 1\n")
     (package / "report" / "new.py").write_text("y = 1\n")
+    (package / "data" / "formats" / "table.py").write_text("x = 1\n")  # the data have a fingerprint of their own
     assert versions.code_version("an") == before
     loss.write_text("def f(x):\n    return 3 * x\n")
     after = versions.code_version("an")
     assert after != before
     (package / "bench" / "measure.py").write_text("def g(x):\n    return x\n")
-    assert versions.code_version("an") not in (before, after)
+    later = versions.code_version("an")
+    assert later not in (before, after)
+    (package / "data" / "stores" / "images.py").write_text("x = 1\n")
+    assert versions.code_version("an") not in (before, after, later)
 
 
 PLUGIN = """
@@ -143,6 +148,47 @@ def test_formula_of_a_plugin_counts(plugin):
     plugin.write_text(PLUGIN.replace("square", "abs"))
     assert versions.code_version("mine") != before
     assert versions.code_version("an") == ours
+
+
+def test_changed_code_stops_the_benchmark_before_the_next_run(pack_folder, tmp_path, plugin):
+    """The plug-in is edited while the first run is trained; what is imported is the code before."""
+    lines = []
+
+    def edit(line):
+        lines.append(line)
+        plugin.write_text(PLUGIN.replace("weight * logits", "2 * weight * logits"))
+
+    both = [experiment("mine", settings={"weight": weight}) for weight in (1.0, 2.0)]
+    given = runner(pack_folder, tmp_path)
+    first = given.path(both[0])
+    given.notify = lambda line: edit(line) if line.startswith("[1/2]") else None
+    with pytest.raises(InputError, match=r"the code or the data changed while the benchmark ran\. Finished runs"):
+        given.rows(both)
+    assert [line[:5] for line in lines] == ["[1/2]"]
+    assert [path.parent.name for path in tmp_path.glob("*/result.json")] == [first.parent.name]
+
+
+def test_a_worker_with_other_code_runs_nothing(pack_folder, tmp_path):
+    given = runner(pack_folder, tmp_path)
+    spec, never = (tuple(given.sources.values()), tmp_path, "cpu"), Runner.run_network
+    with pytest.raises(InputError, match="the code or the data changed"):
+        _work_in_worker(spec, never, experiment("an"), [tmp_path / "an-of-other-code" / "result.json"])
+
+
+def test_the_estimate_counts_runs_in_flight(monkeypatch):
+    now, lines = iter([0.0, 120.0, 180.0]), []
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    clock = _Progress(10, lines.append)
+    for name in ("a", "b", "c"):
+        clock.finished(1, name, workers=2)
+    # After 2 of 10 and half of a third: 7.5 runs left at 120 / 2.5 seconds each; later 6.5 at 180 / 3.5.
+    assert lines == ["[1/10] a", "[2/10] b, about 6 min left", "[3/10] c, about 6 min left"]
+    lines.clear()
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    alone = _Progress(2, lines.append)
+    monkeypatch.setattr(time, "perf_counter", lambda: 60.0)
+    alone.finished(1, "a", workers=1)
+    assert lines == ["[1/2] a, about 60 s left"]
 
 
 def test_all_modules_of_a_plugin_package_count(tmp_path, monkeypatch):

@@ -99,6 +99,6 @@ def test_a_changed_formula_gives_new_numbers(tmp_path):
     code = site / "spml_my_loss" / "__init__.py"
     code.write_text(code.read_text().replace("torch.where(ignored, 0.0, ", "torch.where(labels == 0, 0.1, 1.0) * ("))
     output, after = scores()
-    assert "1 runs to do, 1 already done" in output
+    assert "1 run to do, 1 already done" in output
     assert after["an"] == before["an"]
     assert after["my-loss"] != before["my-loss"]

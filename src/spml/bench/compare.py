@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -150,8 +151,11 @@ def pair_rows(lines: Sequence[TableLine]) -> list[dict[str, Any]]:
 
 
 def display_cells(lines: Sequence[TableLine]) -> tuple[list[str], list[list[str]]]:
-    """Return the table for a reader: header and cells, without empty columns."""
+    """Return the table for a reader, the best first: header and cells, without empty columns."""
+    lines = ranked(lines)
     rows = csv_rows(lines)
+    groups = Counter((line.data, line.head) for line in lines)
+    tops = [best_of(lines, *group) for group, size in groups.items() if size > 1]
     several = len({line.data for line in lines}) > 1
     header = ["data", "method", "head", "varied", "measured", "paper", "difference", "to the best", "p", "chosen"]
     cells = []
@@ -165,12 +169,24 @@ def display_cells(lines: Sequence[TableLine]) -> tuple[list[str], list[list[str]
                 mean_and_sd(line.mean, line.sd),
                 str(line.paper or ""),
                 "" if line.paper is None else f"{line.mean - line.paper.value:+.2f}",
-                "" if row["to_best"] == "" else f"{row['to_best']:+.2f}",
+                f"{row['to_best']:+.2f}"
+                if row["to_best"] != ""
+                else "best"
+                if any(line is top for top in tops)
+                else "",
                 str(row["p_holm"]),
                 line.chosen,
             ]
         )
     return without_empty_columns(header, cells)
+
+
+def ranked(lines: Sequence[TableLine]) -> list[TableLine]:
+    """Return the lines of each data set and head by score; those of a study in the order of its values."""
+    if any(line.varied for line in lines):
+        return list(lines)
+    groups = {group: number for number, group in enumerate(dict.fromkeys((line.data, line.head) for line in lines))}
+    return sorted(lines, key=lambda line: (groups[line.data, line.head], -line.mean))
 
 
 def without_empty_columns(header: list[str], cells: list[list[str]]) -> tuple[list[str], list[list[str]]]:

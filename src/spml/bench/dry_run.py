@@ -44,7 +44,7 @@ def dry_run(plan: BenchPlan, out: Path | None = None) -> BenchTable:
 
     Parameters
     ----------
-    plan : Plan
+    plan : BenchPlan
     out : Path, optional
         Folder of results; runs that it holds are counted as done.
 

@@ -39,6 +39,8 @@ class BenchPlan:
         Options of the search, if optuna searches.
     notes : list of str
         What the user should know, one sentence each.
+    changed : str
+        A sentence on what `--set` and `--search` change; empty if everything is as in the file.
     """
 
     protocol: Protocol
@@ -49,6 +51,7 @@ class BenchPlan:
     seeds: tuple[int, ...]
     optuna: Optuna | None
     notes: list[str]
+    changed: str = ""
 
     @property
     def title(self) -> str:
@@ -104,7 +107,7 @@ def plan(
 
     Returns
     -------
-    Plan
+    BenchPlan
 
     Raises
     ------
@@ -143,8 +146,17 @@ def plan(
         searches, head_notes = _with_heads(searches, heads, datasets)
         notes += head_notes
     notes += [f"{name}: {note}" for name, dataset in datasets.items() for note in dataset.notes]
+    changed = _explain_changes("study" if study else "protocol", protocol, chosen)
     optuna = Optuna(trials or Optuna.trials, storage) if chosen == "optuna" else None
-    return BenchPlan(protocol, study, sources, datasets, searches, tuple(seeds) or protocol.seeds, optuna, notes)
+    notes = [note for note in (changed, *notes) if note]
+    chosen_seeds = tuple(seeds) or protocol.seeds
+    return BenchPlan(protocol, study, sources, datasets, searches, chosen_seeds, optuna, notes, changed)
+
+
+def _explain_changes(file: str, protocol: Protocol, search: str) -> str:
+    """Return a sentence on the values that differ from the file, so that no table is taken for the protocol's."""
+    changed = [*protocol.changed, *([f"search = {search}"] if search != protocol.search else [])]
+    return f"Changed from the {file}: {', '.join(changed)}." if changed else ""
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...]:

@@ -26,12 +26,12 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from spml.bench.paper import Paper
-from spml.bench.toml_files import change_value, flatten, lists_to_tuples, packaged_files, parse_none, read_toml
+from spml.bench.toml_files import apply_changes, flatten, lists_to_tuples, packaged_files, parse_none, read_toml
 from spml.data.augment import ViewSettings
 from spml.errors import InputError, unknown_name
 from spml.methods import METHODS, method
@@ -115,6 +115,8 @@ class Protocol:
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     draw: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
+    """The values of `--set` that differ from the file, as `key = value`."""
 
     @property
     def features(self) -> bool:
@@ -194,9 +196,8 @@ class Protocol:
 def load_protocol(name: str, changes: Sequence[str] = ()) -> Protocol:
     """Load a protocol of the package by name, or another by path; `changes` are the values of `--set`."""
     raw = read_toml("protocols", name)
-    for change in changes:
-        change_value(raw, change)
-    return make_protocol(Path(name).stem, raw)
+    changed = apply_changes(raw, changes)
+    return replace(make_protocol(Path(name).stem, raw), changed=changed)
 
 
 def make_protocol(name: str, raw: Mapping[str, Any]) -> Protocol:

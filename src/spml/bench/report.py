@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spml.bench.compare import TableLine, display_cells
 from spml.bench.plan import BenchPlan
-from spml.bench.runner import Runner
+from spml.bench.runner import Runner, plural
 from spml.bench.search import RunResult
 from spml.methods import METHODS
 from spml.report.comparison import comparison, comparison_opening
@@ -31,7 +31,7 @@ def write_bench_report(
 
     A study starts with its charts, a protocol with its table.
     """
-    lead = f"{len(results)} runs, {sum(result.chosen for result in results)} of them with the selected settings."
+    lead = " ".join(filter(None, (_count(results), plan.changed)))
     table = join(_html_table(*display_cells(lines)), tag("ul", *(tag("li", note) for note in notes if note)))
     opening = join(tag("p", lead, class_="lead"), *([] if charts else [*_ranking(lines, measure), table]))
     parts: list[Section] = [studies_section(charts), Section("numbers", "The numbers", table)] if charts else []
@@ -48,6 +48,13 @@ def write_bench_report(
         parts.append(Section("methods", "What the runs recover", compared, intro))
         parts += comparison(tables, {})
     write_text(path, page(plan.title, plan.where, opening, parts))
+
+
+def _count(results: Sequence[RunResult]) -> str:
+    """State the number of runs and, if settings were searched, how many have the selected ones."""
+    chosen = sum(result.chosen for result in results)
+    runs = plural(len(results), "run")
+    return f"{runs}." if chosen == len(results) else f"{runs}, {chosen} of them with the selected settings."
 
 
 def explain_thresholds(methods: Sequence[str]) -> str:

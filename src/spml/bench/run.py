@@ -51,7 +51,7 @@ def run(
 
     Parameters
     ----------
-    plan : Plan
+    plan : BenchPlan
     out : Path
         Folder for runs, tables and report. Results that it holds are reused.
     device : {"auto", "cpu", "cuda"}

@@ -77,16 +77,16 @@ class Runner:
     def rows(self, experiments: Sequence[Experiment]) -> list[Row]:
         """Return the result of every experiment, in their order; missing ones are run first."""
         self.out.mkdir(parents=True, exist_ok=True)
-        missing = {self.path(experiment): experiment for experiment in experiments if not self.done(experiment)}
+        done = [self.done(experiment) for experiment in experiments]
+        paths = [self.path(experiment) for experiment in experiments]
+        missing = {path: each for path, each, exists in zip(paths, experiments, done, strict=True) if not exists}
         if missing:
-            done = len({self.path(experiment) for experiment in experiments}) - len(missing)
-            self.notify(f"{len(missing)} runs to do" + (f", {done} already done" if done else ""))
+            finished = len(set(paths)) - len(missing)
+            self.notify(f"{plural(len(missing), 'run')} to do" + (f", {finished} already done" if finished else ""))
             clock = _Progress(len(missing), self.notify)
             self._run_heads([experiment for experiment in missing.values() if experiment.features], clock)
             self._run_networks([experiment for experiment in missing.values() if not experiment.features], clock)
-            if not all(path.exists() for path in missing):  # workers import the code anew
-                raise InputError("The code changed while the benchmark ran. Run the same command again to resume it")
-        return [read_row(self.path(experiment), experiment) for experiment in experiments]
+        return [read_row(path, experiment) for path, experiment in zip(paths, experiments, strict=True)]
 
     def path(self, experiment: Experiment) -> Path:
         """Return the file of an experiment's result."""
@@ -178,19 +178,36 @@ class Runner:
         for number, row in self._run_tasks(Runner.run_network, experiments, names, self.workers):
             name = names[number] + (f" ({experiments[number].head} head)" if experiments[number].head else "")
             result = f"{name} seed {row['seed']}: validation {100 * row['validation_map']:.2f}"
-            clock.finished(1, result if row["seconds"] is None else f"{result}, {row['seconds']:.0f} s")
+            clock.finished(1, result if row["seconds"] is None else f"{result}, {row['seconds']:.0f} s", self.workers)
 
     def _run_tasks(
         self, work: Callable[[Runner, T], Any], tasks: Sequence[T], names: Sequence[str], workers: int, **options: Any
     ) -> Iterator[tuple[int, Any]]:
         """Run all tasks, here or in workers; yield the number and the result of each when it has finished."""
+        paths = [self._paths(task) for task in tasks]
         if workers == 1 or len(tasks) < 2:
             for number, task in enumerate(tasks):
+                self.check_unchanged(task, paths[number])
                 yield number, work(self, task)
             return
         spec = (tuple(self.sources.values()), self.out, self.device)
-        calls = [(spec, work, task) for task in tasks]
+        calls = [(spec, work, task, expected) for task, expected in zip(tasks, paths, strict=True)]
         yield from in_workers(_work_in_worker, calls, names, device=self.device, workers=workers, **options)
+
+    def _paths(self, task: Any) -> list[Path]:
+        """Return the files of the results of a task, an experiment or a sequence of them."""
+        return [self.path(each) for each in ([task] if isinstance(task, Experiment) else task)]
+
+    def check_unchanged(self, task: Any, expected: Sequence[Path]) -> None:
+        """Raise an error if the code or the data changed since the benchmark started: results would not belong to it.
+
+        Workers import the code anew, and plug-ins may be edited at any time.
+        """
+        if self._paths(task) != list(expected):
+            raise InputError(
+                "the code or the data changed while the benchmark ran. Finished runs are kept. Run the same command "
+                "again to resume it"
+            )
 
     def run_network(self, experiment: Experiment) -> Row:
         """Train a network, unless it has a result, and return that."""
@@ -231,11 +248,11 @@ class Runner:
         for number, seconds in self._run_tasks(Runner.run_chunk, tasks, names, workers, abrupt=True):
             heads = len(tasks[number])
             methods = ", ".join(dict.fromkeys(experiment.entry for experiment in tasks[number]))
-            clock.finished(heads, f"{heads} heads of {methods} in {seconds:.0f} s")
+            clock.finished(heads, f"{plural(heads, 'head')} of {methods} in {seconds:.0f} s", workers)
 
     def run_chunk(self, experiments: Sequence[Experiment]) -> float:
         """Train heads on the same data together, write their results and return the seconds."""
-        started = time.perf_counter()
+        started, paths = time.perf_counter(), self._paths(experiments)
         dataset, draw = self.dataset(experiments[0]), experiments[0].draw or LabelDraw()
         store, (rows, labels) = dataset.store, draw.select(dataset)
         assert isinstance(store, FeatureStore)
@@ -251,19 +268,20 @@ class Runner:
             progress=sys.stderr.isatty() and self.interrupted is None,  # not in a worker
         )
         seconds = round((time.perf_counter() - started) / len(experiments), 2)
-        for experiment, result in zip(experiments, results, strict=True):
-            write_head(self.path(experiment), experiment, dataset, rows, result, seconds)
+        for path, experiment, result in zip(paths, experiments, results, strict=True):
+            write_head(path, experiment, dataset, rows, result, seconds)
         return time.perf_counter() - started
 
 
 _runners: dict[tuple[Any, ...], Runner] = {}  # of a worker: kept between tasks, with the data it has opened
 
 
-def _work_in_worker(spec: tuple[Any, ...], work: Callable[[Runner, T], Any], task: T) -> Any:
+def _work_in_worker(spec: tuple[Any, ...], work: Callable[[Runner, T], Any], task: T, expected: Sequence[Path]) -> Any:
     if spec not in _runners:
         sources, out, device = spec
         _runners[spec] = Runner(sources, out, device=device)
         _runners[spec].interrupted = interrupted
+    _runners[spec].check_unchanged(task, expected)
     return work(_runners[spec], task)
 
 
@@ -297,13 +315,27 @@ class _Progress:
     """Counts runs and estimates the time that is left."""
 
     def __init__(self, total: int, notify: Notify) -> None:
-        self.total, self.notify, self.count, self.started = total, notify, 0, time.perf_counter()
+        self.total, self.notify, self.started = total, notify, time.perf_counter()
+        self.count = self.tasks = 0
 
-    def finished(self, runs: int, result: str) -> None:
-        self.count += runs
-        seconds_left = (time.perf_counter() - self.started) / self.count * (self.total - self.count)
-        rest = f", about {duration(seconds_left)} left" if self.count < self.total else ""
+    def finished(self, runs: int, result: str, workers: int) -> None:
+        """Report a task of so many runs; there is no estimate before every worker has finished one."""
+        self.count, self.tasks = self.count + runs, self.tasks + 1
+        rest = ""
+        if self.count < self.total and self.tasks >= workers:
+            rest = f", about {duration(self._seconds_left(workers))} left"
         self.notify(f"[{self.count}/{self.total}] {result}{rest}")
+
+    def _seconds_left(self, workers: int) -> float:
+        """The runs of the other workers are half done, on average."""
+        others = min((workers - 1) * self.count / self.tasks, self.total - self.count)
+        done = self.count + others / 2
+        return (time.perf_counter() - self.started) / done * (self.total - done)
+
+
+def plural(number: int, noun: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

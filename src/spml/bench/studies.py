@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,7 +36,7 @@ from spml.bench.protocols import (
     make_protocol,
     prefix_errors,
 )
-from spml.bench.toml_files import change_value, flatten, packaged_files, read_toml
+from spml.bench.toml_files import apply_changes, flatten, packaged_files, read_toml
 from spml.data.dataset import Dataset
 from spml.errors import InputError
 from spml.labels import k_intervals
@@ -223,9 +223,8 @@ def _apply_changes(
     _merge(stem, merged, {str(key): raw[key] for key in ("methods", "draw", "seeds", "paper") if key in raw})
     if "paper" not in raw and "paper" not in side:
         merged.pop("paper", None)
-    for change in changes:
-        change_value(merged, change)
-    return make_protocol(stem, merged)
+    changed = apply_changes(merged, changes)
+    return replace(make_protocol(stem, merged), changed=changed)
 
 
 def _check_show(stem: str, show: Any) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,21 @@ def _check_depth(location: str, raw: Any) -> None:
         ]
     if level:
         raise InputError(f"{location}: tables and lists are nested more than {_MAX_DEPTH} levels deep")
+
+
+def apply_changes(raw: dict[str, Any], changes: Sequence[str]) -> tuple[str, ...]:
+    """Apply the changes of `--set` to the content of a file, and return those that differ from it, as `key = value`."""
+    before = deepcopy(raw)
+    for change in changes:
+        change_value(raw, change)
+    last = {change.partition("=")[0]: change.partition("=")[2].strip() for change in changes}
+    return tuple(f"{key} = {text}" for key, text in last.items() if _value_at(raw, key) != _value_at(before, key))
+
+
+def _value_at(table: Any, key: str) -> Any:
+    for part in key.split("."):
+        table = table.get(part) if isinstance(table, dict) else None
+    return table
 
 
 def change_value(raw: dict[str, Any], change: str) -> None:
