@@ -131,6 +131,36 @@ def test_recover_uses_labelled_rows(spml, trained, tmp_path):
     assert "line 2: the run has no row named 'red/99.png'" in text
 
 
+def test_the_images_of_a_sample_can_be_copied(spml, photos, trained, tmp_path):
+    (tmp_path / "look").mkdir()
+    command = ("sample", trained, "--rows", 12, "--out", tmp_path / "check.csv", "--copy")
+    code, text = spml(*command, tmp_path / "look")
+    assert code == 0, text
+    assert f"Their images, in the same order: {tmp_path / 'look'}." in text
+    names = [line["name"] for line in csv.DictReader((tmp_path / "check.csv").open())]
+    copies = sorted((tmp_path / "look").iterdir())
+    assert [path.name for path in copies] == [
+        f"{number:02}-{name.replace('/', '_')}" for number, name in enumerate(names, start=1)
+    ]
+    assert [path.read_bytes() for path in copies] == [(photos / name).read_bytes() for name in names]
+    code, text = spml(*command, tmp_path / "look")
+    assert code == 2
+    assert f"--copy {tmp_path / 'look'} already exists: give the path of a new folder" in text
+    code, text = spml(*command, photos / "look")
+    assert code == 2
+    assert f"{photos / 'look'} lies in the data folder {photos}" in text
+    assert sorted((tmp_path / "look").iterdir()) == copies
+    assert not (photos / "look").exists()
+
+
+def test_only_images_are_copied(spml, matrix, tmp_path):
+    assert spml(*matrix, tmp_path / "run")[0] == 0
+    code, text = spml("sample", tmp_path / "run", "--out", tmp_path / "check.csv", "--copy", tmp_path / "look")
+    assert code == 2
+    assert "there are no image files to copy" in text
+    assert not (tmp_path / "check.csv").exists()
+
+
 def test_info_and_methods(spml, trained):
     code, text = spml("info", trained)
     assert code == 0

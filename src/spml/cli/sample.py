@@ -17,6 +17,9 @@ def command(
     out: Annotated[Path, typer.Option(help="CSV file to write.")],
     rows: Annotated[int, typer.Option(help="Number of examples.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the random draw.")] = 0,
+    copy: Annotated[
+        Path | None, typer.Option(help="Images: copy those of the examples into this new folder, to look at them.")
+    ] = None,
     allow_formulas: FormulasOption = False,
     force: ForceOption = False,
 ) -> None:
@@ -27,18 +30,24 @@ def command(
     if out.suffix.lower() != ".csv":
         raise InputError(f"--out {out}: the file must end in .csv")
     check_before_loading(out, run, force=force)
-    from spml.recover.sample import sample_rows, write_sample
+    if copy is not None and copy.exists() and not (copy.is_dir() and not any(copy.iterdir())):
+        raise InputError(f"--copy {copy} already exists: give the path of a new folder")
+    from spml.recover.sample import copy_images, sample_rows, write_sample
     from spml.runs.folder import open_run
     from spml.runs.outputs import writing_output
 
     finished = open_run(run)
     with writing_output(out, run, force=force):
-        write_sample(sample_rows(finished, rows, seed=seed), finished, out, allow_formulas=allow_formulas)
+        sample = sample_rows(finished, rows, seed=seed)
+        if copy is not None:
+            copy_images(sample, finished, copy)
+        write_sample(sample, finished, out, allow_formulas=allow_formulas)
     recovered = suggested_file(run, "recovered.csv")
+    copied = "" if copy is None else f" Their images, in the same order: {copy}."
     typer.echo(
-        f"{rows} examples: {out}. Complete the column label: write all labels of each example, and separate labels "
-        f"with |. {allowed_labels(finished.classes, run)} Keep the weights. Then run `spml recover {shell_path(run)} "
-        f"--labelled {shell_path(out)} --out {recovered}`."
+        f"{rows} examples: {out}.{copied} Complete the column label: write all labels of each example, and separate "
+        f"labels with |. {allowed_labels(finished.classes, run)} Keep the weights. Then run `spml recover "
+        f"{shell_path(run)} --labelled {shell_path(out)} --out {recovered}`."
     )
 
 

@@ -1,5 +1,6 @@
 """Draw rows to label fully: informative rows more often, with weights so that estimates hold for all rows."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,26 @@ def systematic_sample(chances: Float64, rng: np.random.Generator) -> Int64:
     count = round(float(edges[-1]))
     points = rng.random() + np.arange(count)
     return order[np.minimum(np.searchsorted(edges, points, side="right"), len(order) - 1)]
+
+
+def copy_images(sample: LabelledRows, run: RunFolder, folder: Path) -> None:
+    """Copy the images of some rows into a new or empty folder; numbers in their names keep the order."""
+    from spml.data.stores.images import ImageStore
+
+    store, data = run.store, Path(run.source["path"])
+    if not isinstance(store, ImageStore) or not store.from_files:
+        raise InputError(f"there are no image files to copy: the data of {run.folder} holds none, or was moved")
+    if data.is_dir() and data.resolve() in folder.resolve().parents:
+        raise InputError(f"{folder} lies in the data folder {data}, where it would be mistaken for data")
+    if folder.is_dir():
+        folder.rmdir()  # it is empty
+    rows = np.asarray(sample.rows, np.int64).tolist()
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
+        for number, row in enumerate(rows, start=1):
+            content, suffix = store.content(row)
+            name = re.sub(r"[^\w.-]+", "_", Path(run.names[row]).with_suffix("").as_posix())[-80:]
+            (temporary / f"{number:0{len(str(len(rows)))}}-{name}{suffix}").write_bytes(content)
 
 
 def write_sample(sample: LabelledRows, run: RunFolder, path: Path, *, allow_formulas: bool = False) -> None:
