@@ -33,7 +33,7 @@ from spml.report import loss_landscape, write_report
 from spml.report.axes import Axis, log_ticks, round_ticks
 from spml.report.comparison import groups
 from spml.report.figures import Bar, Series, Spread, bars, heat_map, line_chart, spreads
-from spml.report.galleries import evidence, extremes, highlight, kind_of
+from spml.report.galleries import evidence, extremes, highlight, kind_of, split_pieces
 from spml.report.landscape import Landscape, _direction, own_loss
 from spml.report.markup import Html, join, percent, score_text, tag, with_code
 from spml.report.sections import precision_down_the_list
@@ -405,9 +405,15 @@ def test_the_highlighted_part_keeps_its_colour():
     weights = torch.zeros(2, 2)
     weights[0, 0] = 1
     shown = highlight(image, weights).astype(int)
-    assert shown[0, 0].sum() > 1.5 * shown[7, 7].sum()
+    assert shown[0, 0].sum() > shown[7, 7].sum()
+    assert shown[0, 0, 0] > 1.3 * shown[0, 0, 2]  # warm
     assert np.ptp(shown[7, 7]) <= 2  # grey
-    assert highlight(image, torch.zeros(2, 2)).max() < 200
+    assert 150 < highlight(image, torch.zeros(2, 2)).max() < 200
+
+
+def test_dark_images_stay_visible_without_evidence():
+    image = np.full((8, 8, 3), 40, np.uint8)
+    assert highlight(image, torch.zeros(2, 2)).min() >= 40
 
 
 def _luminance(colour: str) -> float:
@@ -481,6 +487,122 @@ def test_correct_and_wrong_labels_are_counted_and_shown(tmp_path):
     for kind in ("given", "right", "wrong", "missed"):
         assert f"chip {kind}" in classes, kind
     assert "nan" not in re.sub(r"base64,[^\"]*", "", text.lower())
+
+
+class Sure:
+    """Recovered labels of which only a few are present, with confidences that are not the probabilities."""
+
+    notes = ()
+
+    def __init__(self, run: RunFolder, number: int) -> None:
+        self.table = np.zeros(run.probabilities.shape, bool)
+        inside = run.labels.dense() == 0
+        inside[run.test] = False
+        places = np.argwhere(inside)[:number]
+        self.table[tuple(places.T)] = True
+        self.values = np.where(self.table, 0.95, 0.35).astype(np.float32)
+
+    def confidence(self, rows):
+        return self.values[rows]
+
+    def present(self, rows):
+        return self.table[rows]
+
+
+@pytest.mark.parametrize(("number", "few"), [(16, True), (17, False)])
+def test_few_recovered_labels_are_in_one_gallery(tmp_path, number, few):
+    run = a_run(truth=False)
+    write_report([run], tmp_path / "report.html", recovered=[Sure(run, number)])
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    headings = re.findall("<h3>(.*?)</h3>", text)
+    assert ("All recovered labels" in headings) == few
+    assert ("Most confident recovered labels" in headings) == (not few)
+    assert ("Least confident recovered labels" in headings) == (not few)
+    rows = {int(row) for row in np.argwhere(Sure(run, number).table)[:, 0]}
+    if few:
+        gallery = text.partition("All recovered labels")[2].partition("<section>")[0]
+        assert gallery.count('class="card example"') == len(rows) < number
+        assert "16 recovered labels, highest confidence first. Each example is shown once" in gallery
+
+
+def test_confidence_section_shows_the_confidences_that_recover_uses(tmp_path):
+    run = a_run(truth=False)
+    tables = RunTables(run, Sure(run, 5))
+    ((_, counts),) = tables.histograms(10)
+    assert counts[9] == 5
+    assert counts[3] == counts.sum() - 5
+    write_report([run], tmp_path / "report.html", recovered=[Sure(run, 5)])
+    parsed = Parsed((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert "Confidence of unobserved labels" in parsed.text
+    assert "A label is recovered if its confidence reaches the threshold of its class." in parsed.text
+
+
+def test_sections_with_one_chart_each_are_side_by_side(tmp_path):
+    _, _, known = report(tmp_path, a_run())
+    assert {"labels", "sure"} <= {a["id"] for a in known.of("h2")}
+    _, text, unknown = report(tmp_path, a_run(truth=False))
+    assert "Classes and confidence" in unknown.text
+    assert "sure" not in {a["id"] for a in unknown.of("h2")}
+    assert text.partition("Classes and confidence</h2>")[2].partition("</section>")[0].count("<figure") == 2
+
+
+def run_on_features(*chosen: str) -> RunFolder:
+    """A run that compared learners on features."""
+    names = ("linear (softmax), strength 1", "linear (annotator-em), strength 1", "random forest", "extra trees")
+    values = {"standard_error": 0.1, "weight": 0.5}
+    candidates = tuple(
+        {"kind": "candidate", "step": step, "name": name, "log_likelihood": -1.0, "chosen": name in chosen, **values}
+        for step, name in enumerate(names)
+    )
+    run = a_run(name="auto", truth=False, log=(*candidates, {"kind": "end", "step": 9, "summary": "Combined"}))
+    run.record["model"]["learners"] = [{"kind": "linear"}]
+    return run
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        (("linear (softmax), strength 1",), "1 linear learner, chosen by"),
+        (("linear (softmax), strength 1", "linear (annotator-em), strength 1"), "2 linear learners, combined by"),
+        (("linear (softmax), strength 1", "extra trees"), "1 linear learner and 1 forest, combined by"),
+        (("random forest", "extra trees"), "2 forests, combined by"),
+    ],
+)
+def test_the_learners_that_were_used_are_named(tmp_path, chosen, words):
+    _, text, parsed = report(tmp_path, run_on_features(*chosen))
+    assert f"auto : {words} the likelihood of held-out labels" in parsed.text
+    assert "to compare runs on the same data" in parsed.text
+    section = text.partition(">What was chosen</h2>")[2].partition("</section>")[0]
+    used, _, everything = section.partition("<details>")
+    assert tuple(re.findall('class="name">(.*?) · weight', used)) == chosen
+    assert "All 4 learners that were compared" in everything
+    assert everything.count('class="name"') == 4
+
+
+def test_long_texts_continue_under_more(tmp_path):
+    words = [f"word{number}" for number in range(300)]
+    lines = [f'"{" ".join(words)}",billing', '"a short text",login'] * 20
+    (tmp_path / "texts.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
+    run = spml.train(tmp_path / "texts.csv", out=tmp_path / "run", base="linear", device="cpu", progress=False)
+    run.report(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    beginning, more = re.search(
+        r'<p class="passage">(.{200,}?)</p><details class="more"><summary>More</summary>(.*?)</details>', text
+    ).groups()
+    assert 320 <= len(Parsed(beginning).text) < 400
+    shown = (Parsed(beginning).text + Parsed(more).text).replace("…", " ").split()[:-1]  # the last one is cut
+    assert shown == words[: len(shown)]
+    assert len(shown) > 150
+    assert '<p class="passage">a short text</p><ul' in re.sub("</?mark[^>]*>", "", text)
+
+
+def test_texts_are_split_between_words_and_keep_their_marks():
+    pieces = [("one two ", 0.0), ("three", 0.5), (" four five six seven eight", 0.0)]
+    beginning, rest = split_pieces(pieces, 9)
+    assert beginning == [("one two ", 0.0), ("three", 0.5)]
+    assert rest == [(" four five six seven eight", 0.0)]
+    assert split_pieces(pieces, 38) == (pieces, [])
+    assert split_pieces([("unbroken" * 99, 0.0)], 9)[1] == []
 
 
 def test_without_the_truth_nothing_is_called_correct_or_wrong(tmp_path):
@@ -869,6 +991,44 @@ def test_the_browser_shows_every_image_and_switches_themes(tmp_path, width):
         assert result == {
             "wide": "false", "hacked": "false", "toggled": "true", "remembered": "true", "back": "true",
         }  # fmt: skip
+
+
+LAYOUT = """
+addEventListener("load", () => {
+  const width = (selector) => Math.round(document.querySelector(selector).getBoundingClientRect().width);
+  const name = [...document.querySelectorAll(".sure .name")].find((each) => each.textContent.startsWith("Evading"));
+  const result = {
+    whole: width("main"), only: width("#choice ~ .figures > .figure"), map: width(".maps img"),
+    cut: name.scrollWidth > name.clientWidth || getComputedStyle(name).overflow !== "visible",
+    wide: document.documentElement.scrollWidth > document.documentElement.clientWidth,
+  };
+  document.body.dataset.check = JSON.stringify(result);
+});
+"""
+
+
+@browser
+@pytest.mark.parametrize("width", [500, 1200])
+def test_pictures_are_large_names_are_whole_and_charts_use_the_page(trained, tmp_path, width):
+    classes = ("Evading growth suppressors", *trained.classes[1:])
+    labels = Labels.from_matrix(trained.labels.dense(), classes)
+    lines = [line for line in run_on_features("extra trees").log if line["kind"] == "candidate"]
+    run = dataclasses.replace(trained, labels=labels, log=lines)
+    run.__dict__["store"] = trained.store
+
+    class Notes(Sure):
+        notes = (
+            "Run `spml recover runs/first --labelled a-long-name-of-a-table.csv --precision 0.95 --out labels.csv`.",
+        )
+
+    write_report([run], tmp_path / "report.html", recovered=[Notes(run, 40)])
+    page = tmp_path / "checked.html"
+    page.write_text(with_script((tmp_path / "report.html").read_text(encoding="utf-8"), LAYOUT), encoding="utf-8")
+    dom, _ = chromium(page, tmp_path / "profile", "--dump-dom", width=width)
+    result = dict(re.findall(r'"(\w+)":(\w+)', Parsed(dom).of("body")[0]["data-check"]))
+    assert result["only"] == result["whole"]
+    assert int(result["map"]) >= 190
+    assert (result["cut"], result["wide"]) == ("false", "false")
 
 
 @browser

@@ -33,14 +33,14 @@ def evidence(network: Classifier, image: UInt8, labels: Sequence[int]) -> list[t
 
 
 def highlight(image: UInt8, weights: torch.Tensor) -> UInt8:
-    """Return the image in dark grey, with its own colours and a warm glow where the weights (h, w) are high."""
+    """Return the image in pale colours, with its own colours and a warm glow where the weights (h, w) are high."""
     height, width, _ = image.shape
     weights = weights.float().clamp(min=0)
     large = interpolate(weights[None, None], (height, width), mode="bicubic", align_corners=False)[0, 0]
     glow = (large / large.max().clamp(min=1e-12)).clamp(0, 1).numpy()[..., None]
-    grey = image.mean(axis=2, keepdims=True).repeat(3, axis=2) * 0.5
-    warm = 0.7 * image + 0.3 * np.array([255.0, 150.0, 30.0])
-    mixed: UInt8 = np.clip(grey * (1 - glow) + warm * glow, 0, 255).astype(np.uint8)
+    pale = 0.6 * image.mean(axis=2, keepdims=True) + 0.15 * image + 25  # dark images stay visible, too
+    warm = 0.65 * image + 0.35 * np.array([255.0, 150.0, 30.0])
+    mixed: UInt8 = np.clip(pale * (1 - glow) + warm * glow, 0, 255).astype(np.uint8)
     return mixed
 
 

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,13 @@ from spml.errors import InputError
 from spml.models import Classifier
 from spml.models.text_encoders import TfidfEncoder
 from spml.predict.evidence import evidence, highlight, marked_words
-from spml.report.markup import Html, count, percent, tag
+from spml.report.markup import Html, count, join, percent, tag
 from spml.report.tables import RunTables
 from spml.runs.folder import RunFolder
 
 UInt8 = npt.NDArray[np.uint8]
+Piece = tuple[str, float]
+"""A piece of a text and how strongly it is marked, 0 to 1."""
 
 KINDS = {  # symbol and description of each kind of label
     "given": ("●", "observed"),
@@ -30,7 +32,7 @@ KINDS = {  # symbol and description of each kind of label
     "missed": ("○", "present, but not recovered"),
 }
 _TOP = 5
-_LETTERS = 600  # of a text
+_SHOWN_LETTERS, _LETTERS = 320, 1500  # of a text: at once, and with the part under "More"
 _CHIPS = 8
 
 
@@ -50,15 +52,38 @@ def marked_text(tables: RunTables, row: int, label: int) -> Html | None:
     run = tables.run
     if not isinstance(run.store, TextStore):
         return None
-    text, encoder = run.store.texts([row])[0][:_LETTERS], run.encoder
-    if not isinstance(encoder, TfidfEncoder) or tables.linear_weights is None:
-        return tag("p", text, class_="passage")
-    parts = [
-        tag("mark", piece, style=f"--share:{share:.2f}") if share else piece
-        for piece, share in marked_words(encoder, text, tables.linear_weights[label])
-    ]
-    ellipsis = "…" if len(run.store.texts([row])[0]) > _LETTERS else None
-    return tag("p", *parts, ellipsis, class_="passage")
+    whole, encoder = run.store.texts([row])[0], run.encoder
+    text = whole if len(whole) <= _LETTERS else f"{whole[:_LETTERS].rstrip()}…"
+    pieces = [(text, 0.0)]
+    if isinstance(encoder, TfidfEncoder) and tables.linear_weights is not None:
+        pieces = marked_words(encoder, text, tables.linear_weights[label])
+    beginning, rest = split_pieces(pieces, _SHOWN_LETTERS)
+    if not rest:
+        return tag("p", *_marked(beginning), class_="passage")
+    more = tag("details", tag("summary", "More"), tag("p", *_marked(rest), class_="passage"), class_="more")
+    return join(tag("p", *_marked(beginning), "…", class_="passage"), more)
+
+
+def split_pieces(pieces: Sequence[Piece], letters: int) -> tuple[list[Piece], list[Piece]]:
+    """Split a text in pieces at the first space after some letters; nothing is split off if that is near the end."""
+    text = "".join(piece for piece, _ in pieces)
+    at = text.find(" ", letters)
+    if at < 0 or len(text) - at < letters // 4:
+        return list(pieces), []
+    beginning: list[Piece] = []
+    rest: list[Piece] = []
+    start = 0
+    for piece, share in pieces:
+        middle = min(max(at - start, 0), len(piece))
+        beginning += [(piece[:middle], share)] if middle else []
+        rest += [(piece[middle:], share)] if middle < len(piece) else []
+        start += len(piece)
+    return beginning, rest
+
+
+def _marked(pieces: Iterable[Piece]) -> Iterator[Html | str]:
+    for piece, share in pieces:
+        yield tag("mark", piece, style=f"--share:{share:.2f}") if share else piece
 
 
 def picture(image: UInt8, alt: str, size: int) -> Html:
@@ -156,7 +181,6 @@ def galleries(tables: RunTables, number: int, size: int) -> list[Html | None]:
     def cards(picked: Iterable[tuple[int, int]]) -> list[Html]:
         return [card(tables, row, size, focus) for row, focus in picked]
 
-    total = count(tables.recovery.count, "recovered label")
     drawn = np.random.default_rng(0).permutation(tables.rows)[:number]
     sections = [
         gallery(
@@ -164,34 +188,50 @@ def galleries(tables: RunTables, number: int, size: int) -> list[Html | None]:
             "Chosen at random, to give a fair impression.",
             [card(tables, row, size) for row in sorted(drawn.tolist())],
         ),
-        gallery(
-            "Most confident",
-            f"The recovered labels with the highest confidence, out of {total}. Different classes first.",
-            cards(extremes(tables, tables.recovered, number)),
-        ),
-        gallery(
-            "Least confident",
-            "Just above the threshold. If you check labels by hand, start here.",
-            cards(extremes(tables, tables.recovered, number, least=True)),
-        ),
+        *_recovered_galleries(tables, number, cards),
     ]
     if tables.has_truth:
         wrong, missed = int(tables.wrong.sum()), int(tables.missed.sum())
         sections += [
             gallery(
                 "Confident mistakes",
-                f"{wrong:,} of {count(tables.recovery.checked, 'recovered label')} are wrong. These are the most "
-                "confident ones.",
+                f"{wrong:,} of {count(tables.recovery.checked, 'recovered label')} are wrong. These have the highest "
+                "confidence. Different classes first.",
                 cards(extremes(tables, tables.wrong, number)),
             ),
             gallery(
-                "Missed",
+                "Missed labels with the lowest confidence",
                 f"{missed:,} of {count(tables.recovery.missing, 'missing label')} were not recovered. These have the "
-                "lowest confidence.",
+                "lowest confidence. Different classes first.",
                 cards(extremes(tables, tables.missed, number, least=True)),
             ),
         ]
     return sections
+
+
+def _recovered_galleries(
+    tables: RunTables, number: int, cards: Callable[[Iterable[tuple[int, int]]], list[Html]]
+) -> list[Html | None]:
+    """The most and the least confident labels; one gallery if these would show mostly the same."""
+    total = tables.recovery.count
+    if total <= 2 * number:
+        every = extremes(tables, tables.recovered, total)
+        once = "" if len(every) == total else " Each example is shown once, with all its labels."
+        note = f"{count(total, 'recovered label')}, highest confidence first.{once}"
+        return [gallery("All recovered labels", note, cards(every))]
+    return [
+        gallery(
+            "Most confident recovered labels",
+            f"The highest confidences of {total:,} recovered labels. Different classes first.",
+            cards(extremes(tables, tables.recovered, number)),
+        ),
+        gallery(
+            "Least confident recovered labels",
+            f"The lowest confidences of {total:,} recovered labels. Different classes first. If you check labels by "
+            "hand, start here.",
+            cards(extremes(tables, tables.recovered, number, least=True)),
+        ),
+    ]
 
 
 def extremes(tables: RunTables, among: Bool, limit: int, least: bool = False) -> list[tuple[int, int]]:

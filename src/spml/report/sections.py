@@ -65,10 +65,22 @@ def row_noun(run: RunFolder) -> str:
 def method_in_words(run: RunFolder) -> Html:
     """Return the method's name, description and paper."""
     if run.cross_fitted and run.method == "auto":
-        return tag("span", tag("b", run.method), ": linear learner and forests, chosen by cross-validation")
+        return tag("span", tag("b", run.method), f": {learners_in_words(run)}")
     known = METHODS.get(run.method)
     description = None if known is None else join(": ", with_code(known.summary.rstrip(".")), f" ({known.paper})")
     return tag("span", tag("b", run.method), description)
+
+
+def learners_in_words(run: RunFolder) -> str:
+    """Return the kinds of learners that a run on features uses, with their numbers."""
+    names = [candidate["name"] for candidate in run.candidates() if candidate["chosen"]]
+    if not names:
+        return run.choice
+    linear = sum(name.startswith("linear") for name in names)
+    numbers_of = {"linear learner": linear, "forest": len(names) - linear}
+    parts = [count(number, kind) for kind, number in numbers_of.items() if number]
+    verb = "combined" if len(names) > 1 else "chosen"
+    return f"{' and '.join(parts)}, {verb} by the likelihood of held-out labels"
 
 
 def tile(value: str, name: str, note: str = "") -> Html:
@@ -146,8 +158,7 @@ def sections(
         yield pictures(tables, prefix, per_gallery, size)
     yield from _candidates(tables.run, prefix)
     yield from _training(tables.run, prefix)
-    yield from _label_by_label(tables, prefix)
-    yield from _how_sure(tables, prefix)
+    yield from _classes_and_confidence(tables, prefix)
     if evidence:
         yield from _evidence(tables, prefix, size)
     yield Section(f"{prefix}settings", "Settings", _settings(tables.run))
@@ -187,13 +198,13 @@ def _candidates(run: RunFolder, prefix: str) -> Iterator[Section]:
         )
         for candidate in candidates
     ]
-    note = (
-        "Mean log-likelihood of the observed labels of held-out rows, by cross-validation; higher is better. Learners "
-        "with a weight are used, in green."
-    )
-    yield from chart_section(
-        f"{prefix}choice", "What was chosen", [figure("Learners", bars(entries), note=note)], f"{run.choice}."
-    )
+    note = "Mean log-likelihood of the observed labels of held-out rows, by cross-validation; higher is better."
+    used = [entry for entry, candidate in zip(entries, candidates, strict=True) if candidate["chosen"]]
+    summary = tag("summary", f"All {len(entries)} learners that were compared")
+    everything = tag("details", summary, tag("p", "Those with a weight are used, in green."), bars(entries))
+    compared = everything if len(entries) > len(used) else None
+    learners = figure("Learners that are used", bars(used), compared, note=note)
+    yield from chart_section(f"{prefix}choice", "What was chosen", [learners], f"{run.choice}.")
 
 
 def _training(run: RunFolder, prefix: str) -> Iterator[Section]:
@@ -233,7 +244,17 @@ def _training(run: RunFolder, prefix: str) -> Iterator[Section]:
     yield from chart_section(f"{prefix}training", "Training", charts)
 
 
-def _label_by_label(tables: RunTables, prefix: str) -> Iterator[Section]:
+def _classes_and_confidence(tables: RunTables, prefix: str) -> Iterator[Section]:
+    """Two sections; a single one if each has only one chart, so that these are side by side."""
+    classes, confidence = _classes(tables), _confidence(tables)
+    if len(classes) == len(confidence) == 1:
+        yield from chart_section(f"{prefix}labels", "Classes and confidence", [*classes, *confidence])
+        return
+    yield from chart_section(f"{prefix}labels", "Classes", classes)
+    yield from chart_section(f"{prefix}sure", "Confidence", confidence)
+
+
+def _classes(tables: RunTables) -> list[Html]:
     run = tables.run
     charts = []
     if tables.test_precision is not None:
@@ -258,19 +279,20 @@ def _label_by_label(tables: RunTables, prefix: str) -> Iterator[Section]:
     share = ", and the percentage that is correct" if tables.has_truth else ""
     note = f"Number of {row_noun(run)}s in which each label was recovered{share}."
     charts.append(figure("Recovered labels", bars(entries), note=note))
-    yield from chart_section(f"{prefix}labels", "Classes", charts)
+    return charts
 
 
-def _how_sure(tables: RunTables, prefix: str) -> Iterator[Section]:
+def _confidence(tables: RunTables) -> list[Html]:
     colours = {"present": "s3", "absent": "s2", "labels": "s4"}
-    note = "Logarithmic scale. Few predictions in the middle mean few doubtful cases."
+    note = "Logarithmic scale. Few labels in the middle mean few doubtful cases."
     if tables.has_truth:
         note = "The less the two histograms overlap, the better the model separates present from absent labels."
+    note += " A label is recovered if its confidence reaches the threshold of its class."
     charts = [
         histogram(
             [(name, colours[name], heights) for name, heights in tables.histograms()],
-            title="Predictions for unobserved labels",
-            x_label="probability",
+            title="Confidence of unobserved labels",
+            x_label="confidence",
             y_label="share" if tables.has_truth else "count",
             log_y=not tables.has_truth,
             note=note,
@@ -281,7 +303,7 @@ def _how_sure(tables: RunTables, prefix: str) -> Iterator[Section]:
         charts.append(_histograms_over_epochs(lines))
     if tables.has_truth:
         charts += _trust(tables)
-    yield from chart_section(f"{prefix}sure", "Confidence", charts)
+    return charts
 
 
 def _histograms_over_epochs(lines: list[dict[str, Any]]) -> Html:
@@ -296,8 +318,8 @@ def _histograms_over_epochs(lines: list[dict[str, Any]]) -> Html:
         x=x,
         y=Axis(0, 1, "probability"),
         high=1,
-        note="Each column is a histogram of the predictions for unobserved labels after one epoch. The colour shows "
-        "the square root of the share, so that small shares stay visible.",
+        note="Each column is a histogram of the predictions for unobserved labels after one epoch, before calibration. "
+        "The colour shows the square root of the share, so that small shares stay visible.",
     )
 
 
@@ -353,7 +375,7 @@ def precision_down_the_list(confidence: Any, right: Any, points: int = 60) -> tu
 def _evidence(tables: RunTables, prefix: str, size: int) -> Iterator[Section]:
     several = tables.rows[tables.present[tables.rows].sum(axis=1) >= 2]
     rows = np.random.default_rng(1).permutation(several)[:6]
-    cards = evidence_cards(tables, sorted(rows.tolist()), size)
+    cards = evidence_cards(tables, sorted(rows.tolist()), size * 5 // 4)
     if cards:
         yield Section(
             f"{prefix}evidence",

@@ -133,17 +133,17 @@ class RunTables:
         return None if linear is None else np.asarray(linear[0].numpy(), np.float64)
 
     def histograms(self, bins: int = 20) -> Iterator[tuple[str, Float64]]:
-        """Histograms of the probabilities of unobserved labels, as shares, for present and for absent labels; if the
+        """Histograms of the confidences of unobserved labels, as shares, for present and for absent labels; if the
         truth is unknown, one histogram of counts over all of them."""
-        rows = self.rows
+        rows, confidence = self.rows, np.nan_to_num(self.confidence)
         if self.has_truth:
             observed = np.where(self.unknown & (self.truth != 0), 0, 1)[rows]
             for name, sign in (("present", 1), ("absent", -1)):
                 truth = (self.truth * sign > 0)[rows]
-                shares = metrics.unobserved_positive_histogram(self.run.probabilities[rows], truth, observed, bins)
+                shares = metrics.unobserved_positive_histogram(confidence[rows], truth, observed, bins)
                 yield name, shares.numpy()
         else:
-            scores = torch.from_numpy(self.run.probabilities[self.unknown].astype(np.float64))
+            scores = torch.from_numpy(confidence[self.unknown].astype(np.float64))
             yield "labels", torch.histc(scores, bins, 0, 1).numpy()
 
 
