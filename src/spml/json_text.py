@@ -8,7 +8,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse_json(content: str | bytes) -> Any:
-    """`json.loads`, which also accepts what nothing can use afterwards: values nested too deep, and half characters.
+    """Parse JSON, and reject what `json.loads` accepts but nothing can use later, such as half characters.
 
     Raises
     ------

@@ -1,6 +1,7 @@
 """Experiments of the benchmark on a tiny pack: they run once, and are identified by settings, data and code."""
 
 import io
+import json
 import sys
 import time
 import zipfile
@@ -13,6 +14,7 @@ from PIL import Image
 
 from spml.bench import code_version as versions
 from spml.bench.data import DataSource
+from spml.bench.measure import diverged_row, read_row
 from spml.bench.runner import Runner, _Progress, _work_in_worker
 from spml.errors import InputError
 from spml.methods import METHODS, registry
@@ -68,6 +70,15 @@ def test_an_experiment_runs_once(pack_folder, tmp_path):
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert runner(pack_folder, tmp_path).rows([experiment("em")]) == [first]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == stamps
+
+
+def test_the_result_of_a_diverged_run_is_checked(tmp_path):
+    path, run = tmp_path / "result.json", experiment("an")
+    path.write_text(json.dumps(diverged_row(run)))
+    assert read_row(path, run)["diverged"] is True
+    path.write_text(json.dumps(diverged_row(run) | {"diverged": "yes"}))
+    with pytest.raises(InputError, match=r"diverged.*delete it"):
+        read_row(path, run)
 
 
 def test_settings_and_data_identify_a_result(pack_folder, tmp_path):

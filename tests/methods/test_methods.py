@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from spml.bench.measure import pseudo_label_threshold
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.losses import assume_negative
@@ -603,6 +604,19 @@ def test_l1_and_l2_penalties_are_per_head():
     assert method("l1r", weight=0.5).penalty(parameters).item() == pytest.approx(0.5 * 14)
     heads = [torch.stack([p, 2 * p]) for p in parameters]
     assert method("l2r", weight=1.0).penalty(heads, heads=1).tolist() == pytest.approx([26.0, 104.0])
+
+
+def test_predictive_values_use_a_declared_threshold_not_any_setting_of_that_name(monkeypatch):
+    def capped(logits, labels, *, threshold: float = 3.0):
+        return assume_negative(logits.clamp(max=threshold), labels)
+
+    monkeypatch.setattr(METHODS, "data", dict(METHODS.data))
+    assert pseudo_label_threshold(loss_method("capped", capped, paper="none", summary="A test.")()) == 0.5
+    assert pseudo_label_threshold(method("lasd")) == 0.9
+    assert pseudo_label_threshold(method("splc", threshold=0.7)) == 0.7
+    assert {pseudo_label_threshold(method(name)) for name in ("plc", "lac")} == {0.6}
+    with pytest.raises(TypeError, match="pseudo_label_setting names 'limit', which is no setting"):
+        loss_method("capped", capped, paper="none", summary="A test.", pseudo_label_setting="limit")
 
 
 def test_lasd_with_one_view_still_splits_into_rows():

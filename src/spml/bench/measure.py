@@ -15,14 +15,14 @@ from spml import metrics
 from spml.data.dataset import Dataset
 from spml.errors import InputError
 from spml.json_text import parse_json
-from spml.methods import method
+from spml.methods import Method, method
 from spml.runs.files import read_json
 from spml.runs.schema import damaged
 from spml.training.experiment import Experiment
 from spml.training.label_draw import LabelDraw
 
 Row = dict[str, Any]
-"""What was measured of one run: the columns of a table of runs."""
+"""The result of one run, by column of the table of runs."""
 
 Score = Annotated[float, Meta(ge=0, le=1)]
 
@@ -100,14 +100,14 @@ def measure(experiment: Experiment, dataset: Dataset, test: Tensor, training: Te
     -------
     dict
         test_map: mAP, a class without positives counting 0 as in the papers. test_micro_f1, test_macro_f1: F1 at the
-        method's threshold. test_ppv, test_npv: predictive values. test_ap: average precision per class.
+        method's threshold. test_ppv, test_npv: predictive values at `pseudo_label_threshold`. test_ap: average
+        precision per class.
         recovery_map, recovery_unobserved_map: mAP of the training rows, on all and on the unobserved labels; None
         where their full labels are unknown. labels: number of labels learned from.
     """
     trained, draw = method(experiment.method, **experiment.settings), experiment.draw or LabelDraw()
     truth = torch.from_numpy(dataset.full_labels(dataset.test).dense() > 0).to(test.device)
-    threshold = getattr(trained.settings, "threshold", 0.5)  # where the method itself counts a label as present
-    values = metrics.predictive_values(test, truth, float(threshold))
+    values = metrics.predictive_values(test, truth, pseudo_label_threshold(trained))
     learned = draw.select(dataset, trained.needs.labels)[1]
     return {
         "test_map": metrics.mean_average_precision(test, truth, empty="zero"),
@@ -120,6 +120,12 @@ def measure(experiment: Experiment, dataset: Dataset, test: Tensor, training: Te
         "labels": int(np.count_nonzero(learned.dense())),
         "test_ap": torch.nan_to_num(metrics.average_precision(test, truth), nan=0.0).tolist(),
     }
+
+
+def pseudo_label_threshold(trained: Method) -> float:
+    """Return the probability above which the method itself counts an unknown label as present; 0.5 if none does."""
+    name = trained.pseudo_label_setting
+    return 0.5 if name is None else float(getattr(trained.settings, name))
 
 
 def _recovery(draw: LabelDraw, dataset: Dataset, training: Tensor) -> Row:

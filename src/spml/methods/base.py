@@ -250,7 +250,8 @@ class Method(nn.Module):
     created in `prepare`, other state a registered buffer: both are saved and resumed with the run.
 
     Class attributes: `name`, `paper` and `summary` (one sentence), the requirements `needs`, the probability
-    `f1_threshold` above which F1 scores count a label as predicted, `activation`, which turns logits into
+    `f1_threshold` above which F1 scores count a label as predicted, `pseudo_label_setting`, the name of the setting
+    above which the method itself counts an unknown label as present, `activation`, which turns logits into
     probabilities ("sigmoid" or "softmax"), and `head_settings`, keyword arguments of the head that `needs` asks for.
 
     Parameters
@@ -298,6 +299,7 @@ class Method(nn.Module):
     summary: ClassVar[str]
     needs: ClassVar[Needs] = Needs()
     f1_threshold: ClassVar[float] = 0.5
+    pseudo_label_setting: ClassVar[str | None] = None
     activation: ClassVar[Activation] = "sigmoid"
     head_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -614,6 +616,9 @@ def check_class(cls: type[Method]) -> None:
         raise TypeError(f"{cls.__name__} must define 'objective' or 'loss'")
     if not dataclasses.is_dataclass(cls.Settings):
         raise TypeError(f"{cls.__name__}.Settings must be decorated with @dataclass(frozen=True)")
+    setting = cls.pseudo_label_setting
+    if setting is not None and setting not in {field.name for field in dataclasses.fields(cls.Settings)}:
+        raise TypeError(f"{cls.__name__}: pseudo_label_setting names {setting!r}, which is no setting")
 
 
 def uniform_per_head(seeds: int | tuple[int, ...], shape: Sequence[int], low: float, high: float) -> Tensor:

@@ -47,6 +47,7 @@ class Plc(Method):
     paper = PAPER
     summary = "AN, plus consistency: confident predictions for a weak view are the targets of a strong view."
     needs: ClassVar[Needs] = Needs(views=("weak", "strong"), splits="rows")
+    pseudo_label_setting = "threshold"
     Settings = PlcSettings  # type: ignore[assignment]
     settings: PlcSettings
 

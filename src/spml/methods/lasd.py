@@ -33,6 +33,7 @@ class Lasd(Method):
     paper = PAPER
     summary = "Confident unknown labels count as positives, the rest as weak negatives; three views must agree."
     needs: ClassVar[Needs] = Needs(views=("weak", "strong", "strong"), splits="rows")
+    pseudo_label_setting = "threshold"
 
     @dataclass(frozen=True)
     class Settings:

@@ -226,6 +226,7 @@ def loss_method(
     needs: Needs = Needs(),  # noqa: B008 (frozen)
     reduce: Callable[[Tensor], Tensor] = mean_entry,
     f1_threshold: float = 0.5,
+    pseudo_label_setting: str | None = None,
     activation: Activation = "sigmoid",
     head_settings: Mapping[str, Any] = MappingProxyType({}),
     **defaults: Any,
@@ -246,7 +247,7 @@ def loss_method(
         Requirements of the method.
     reduce : callable
         Reduces the entries to one value per head: `mean_entry` or `mean_row`.
-    f1_threshold, activation, head_settings
+    f1_threshold, pseudo_label_setting, activation, head_settings
         See `Method`.
     **defaults
         Defaults of settings, where they differ from the function's.
@@ -299,6 +300,7 @@ def loss_method(
         "summary": summary,
         "needs": needs,
         "f1_threshold": f1_threshold,
+        "pseudo_label_setting": pseudo_label_setting,
         "activation": activation,
         "head_settings": head_settings,
         "function": staticmethod(function),

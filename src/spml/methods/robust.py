@@ -6,6 +6,7 @@ from spml.methods.base import MEAN_OF_ENTRIES, MEAN_OF_ROWS, Needs, mean_row
 from spml.methods.registry import loss_method
 
 loss_method("splc", self_paced_correction, paper="Zhang 2021", needs=MEAN_OF_ROWS, reduce=mean_row,
+            pseudo_label_setting="threshold",
             summary="From the second epoch on, confident unknown labels become positives.")  # fmt: skip
 loss_method("hill", hill, paper="Zhang 2021", needs=MEAN_OF_ROWS, reduce=mean_row,
             summary="Assumed negatives predicted close to 1 have almost no gradient.")  # fmt: skip

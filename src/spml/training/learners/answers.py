@@ -1,8 +1,9 @@
 """Learn from answers: a linear correction of what was learned from the observed labels.
 
-The learners model which label the annotator picked. Answers were not picked: people are asked about doubtful labels. As
-targets of the learners, they would bias the classes people were asked about. But given the features, an answer states
-whether one label is present, whatever the reason for the question. So the evidence e of the learners is kept, and
+The learners model which label the annotator picked. Answers were not picked: people are asked about doubtful labels. If
+the learners were trained on answers, they would predict the classes that people were asked about too often or too
+rarely. But given the features, an answer states whether one label is present, whatever the reason for the question. So
+the evidence e of the learners is kept, and
 
     logit P(y_c = 1 | x) = a·e_c + b_c + Δ_c(x),    Δ linear, with an L2 penalty.
 

@@ -1,4 +1,4 @@
-"""Linear heads: how they start, the result of training one, and ensembles that become one head."""
+"""Linear heads: how they start, the result of training one, and how the heads of an ensemble are averaged into one."""
 
 import math
 from collections.abc import Sequence
