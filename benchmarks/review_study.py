@@ -98,11 +98,11 @@ def learn_given_labels_once() -> None:
 
     def train_families(task: fit.Task, base: str) -> Any:
         if id(task.features) not in kept:
-            candidates, families = train(task, base)
+            candidates, *learners = train(task, base)
             kept.clear()
             kept[id(task.features)] = (
                 candidates,
-                [[replace(trained, final=cache(trained.final)) for trained in family] for family in families],
+                *([replace(trained, final=cache(trained.final)) for trained in some] for some in learners),
             )
         return kept[id(task.features)]
 

@@ -1,5 +1,7 @@
 """Training on features: the converged solver against scikit-learn, forests, combination, and difficult inputs."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,7 @@ from spml.labels import Labels
 from spml.methods import method
 from spml.metrics import mean_average_precision
 from spml.models.feature_model import LinearLearner, merged
-from spml.training.learners import design, fit_features
+from spml.training.learners import design, families, fit_features
 from spml.training.learners.copies import copy_groups
 from spml.training.learners.design import Design, assign_folds
 from spml.training.learners.lbfgs import minimise
@@ -260,6 +262,18 @@ def test_copies_share_a_fold_and_other_rows_keep_theirs():
     folds = assign_folds(label, 5, 0, groups)
     assert len(set(folds[[3, 7, 30]])) == 1
     assert len(set(folds)) == 5
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(10**6, [0.75, 0.05, 0.2]), (150, [0.54, 0.19, 0.27])])
+def test_the_annotators_likelihood_decides_the_share_of_forests(rows, expected):
+    tables = [torch.full((2, 3), value) for value in (0.0, 5.0, 10.0)]  # forests, in shares of 0.2 to 0.8: 9.0
+
+    def calibrated(evidence):
+        return SimpleNamespace(log_likelihood=-abs(evidence.mean() - 0.25 * 9.0))
+
+    task = SimpleNamespace(calibrated=calibrated, rows=range(rows))
+    shares = families._share_of_forests(task, tables, [0.5, 0.1, 0.4])
+    assert shares == pytest.approx(expected, abs=0.005)
 
 
 def test_forests_are_skipped_where_they_are_too_slow():

@@ -8,6 +8,7 @@ from functools import partial, reduce
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from spml.errors import InputError
@@ -16,15 +17,15 @@ from spml.models.feature_model import Learner, centred
 from spml.training.learners.adam import fit_with_adam
 from spml.training.learners.design import Design
 from spml.training.learners.discriminant import fit_discriminant
-from spml.training.learners.likelihood import HeldOut, choose_shares, fit_temperature
+from spml.training.learners.likelihood import HeldOut, choose_shares, fit_temperature, with_prior
 from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_linear, is_feasible, refit
 from spml.training.learners.method_loss import MethodLoss, is_pure, prepared
-from spml.training.learners.task import Task
+from spml.training.learners.task import LARGE, Task
 from spml.training.learners.trees import fit_forest, forest_kinds, promising
 
 _ANNOTATOR = "annotator-em"
 _MOST_PRODUCTS = 2**29  # rows × classes × columns up to which two losses are used
-LARGE = 2**26  # rows × classes from which a table is too large to be copied in double precision
+_FOREST_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,20 +43,19 @@ Family = list[Trained]
 """Learners that are averaged with equal shares."""
 
 
-def train_families(task: Task, base: str) -> tuple[Candidates, list[Family]]:
+def train_families(task: Task, base: str) -> tuple[Candidates, Family, list[Trained]]:
     """Train linear learners and forests, or only those that `base` names."""
     if base not in ("auto", "linear", "trees"):
         raise InputError(f"base must be 'auto', 'linear' or 'trees', not {base!r}")
     candidates: Candidates = []
-    families: list[Family] = []
+    linear: Family = []
+    forests: list[Trained] = []
     if base != "trees":
         candidates, linear = _linear_family(task)
-        families.append(linear)
     if base != "linear":
-        forests = _forests(task, families, forced=base == "trees")
+        forests = _forests(task, linear)
         candidates += [(forest.name, forest.held_out) for forest in forests]
-        families += [[forest] for forest in forests]
-    return candidates, families
+    return candidates, linear, forests
 
 
 def _linear_family(task: Task) -> tuple[Candidates, Family]:
@@ -100,10 +100,10 @@ def _discriminant(task: Task, design: Design) -> tuple[Candidates, Family]:
     return [(names[strength], held_out) for strength, held_out in fit.path], [trained]
 
 
-def _forests(task: Task, others: Sequence[Family], *, forced: bool) -> list[Trained]:
-    """Forests of several kinds, unless a small one shows that they add nothing to the other learners."""
+def _forests(task: Task, linear: Family) -> list[Trained]:
+    """Forests of several kinds, unless a small one shows that they add nothing to the linear learners."""
     kinds = forest_kinds(len(task.rows), task.features.dim, task.targets.shape[1])
-    if forced and not kinds:
+    if not linear and not kinds:
         raise InputError(
             f"base='trees' is not available for {len(task.rows)} labelled rows of {task.features.dim} features: trees "
             "need at least 20 rows, and too many would take too long. Use base='linear'"
@@ -112,9 +112,9 @@ def _forests(task: Task, others: Sequence[Family], *, forced: bool) -> list[Trai
         return []
     matrix = task.features.block(task.rows)
     matrix = matrix.astype(np.float32) if task.features.is_sparse else matrix.cpu().numpy()
-    if not forced:
+    if linear:
         task.progress("do trees help?")
-        tables = [average(family)[0] for family in others]
+        tables = [average(linear)[0]]
         if not promising(matrix, task.label, task.targets, tables, task.groups, task.seed):
             return []
     trained = []
@@ -178,10 +178,16 @@ def average(family: Family) -> tuple[Tensor, list[float]]:
     return reduce(Tensor.add_, tables), factors
 
 
-def combine_families(task: Task, families: Sequence[Family]) -> tuple[Tensor, list[tuple[Trained, float]]]:
+def combine_families(
+    task: Task, linear: Family, forests: Sequence[Trained]
+) -> tuple[Tensor, list[tuple[Trained, float]]]:
     """The evidence of the combination, and its learners with their weights."""
+    families = [linear] * bool(linear) + [[forest] for forest in forests]
     averages = [average(family) for family in families]
-    shares = choose_shares([table for table, _ in averages], task.targets)
+    tables = [table for table, _ in averages]
+    shares = choose_shares(tables, task.targets)
+    if linear and sum(shares[1:]) > 0:
+        shares = _share_of_forests(task, tables, shares)
     evidence = reduce(Tensor.add_, (table.mul_(share) for share, (table, _) in zip(shares, averages, strict=True)))
     weights = [
         (trained, share * factor)
@@ -189,6 +195,22 @@ def combine_families(task: Task, families: Sequence[Family]) -> tuple[Tensor, li
         for trained, factor in zip(family, factors, strict=True)
     ]
     return evidence, [(trained, weight) for trained, weight in weights if weight > 0]
+
+
+def _share_of_forests(task: Task, tables: Sequence[Tensor], shares: Sequence[float]) -> list[float]:
+    """The shares, but with the total share of the forests that the annotator's likelihood prefers.
+
+    The likelihood that `choose_shares` maximises reads every row as having one label, and prefers too many trees where
+    rows have many.
+    """
+    total = sum(shares[1:])
+    forests = reduce(Tensor.add, (share / total * table for share, table in zip(shares[1:], tables[1:], strict=True)))
+
+    def log_likelihood(share: float) -> float:
+        return task.calibrated(torch.lerp(tables[0], forests, share).numpy()).log_likelihood
+
+    best = max(_FOREST_SHARES, key=log_likelihood)
+    return with_prior(torch.tensor([1 - best, *(best * share / total for share in shares[1:])]), len(task.rows))
 
 
 def precise(table: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import expit, log_softmax
+from scipy.special import expit
 from torch import Tensor
 
-from spml.calibration import Calibration, calibrate
+from spml.calibration import Calibration
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
@@ -20,7 +20,6 @@ from spml.labels.entries import row_blocks
 from spml.models.feature_model import FeatureModel, LinearLearner, centred, merged
 from spml.training.learners.answers import Correction, fit_correction
 from spml.training.learners.families import (
-    LARGE,
     Candidates,
     Trained,
     combine_families,
@@ -34,8 +33,6 @@ from spml.training.learners.task import Progress, Task, make_task
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
-
-_CALIBRATION_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -180,8 +177,8 @@ def fit_features(
     """
     task = make_task(features, labels, answers, sample_weight, k, seed, device, progress)
     if method == "auto" and not task.labels.is_full:
-        candidates, families = train_families(task, base)
-        evidence, used = combine_families(task, families)
+        candidates, linear, forests = train_families(task, base)
+        evidence, used = combine_families(task, linear, forests)
         return _finish(task, candidates, evidence, used, compares_classes=True, normalise=normalise)
     if base not in ("auto", "linear"):
         raise InputError(f"base={base!r} is only used by method 'auto': {method!r} trains a linear learner")
@@ -205,7 +202,7 @@ def _finish(
 ) -> FeatureFit:
     """Calibrate the evidence, train the learners that are used on all rows, and learn the answers."""
     task.progress("final model")
-    calibration, temperature = _calibrated(task, evidence.numpy()), 0.0
+    calibration, temperature = task.calibrated(evidence.numpy()), 0.0
     if normalise:
         calibration, temperature = _normalised(task, evidence, calibration)
     if temperature > 0:
@@ -235,7 +232,7 @@ def _finish(
         if correction is not None:
             learner = _scaled(correction.learner, 1 / calibration.slope)
             all_evidence = all_evidence + (correction.held_out / calibration.slope).astype(np.float32)
-            calibration = _calibrated(task, all_evidence[task.rows].astype(np.float64))
+            calibration = task.calibrated(all_evidence[task.rows])
             model = model_with(learner)
     weight_of = {trained.name: weight for trained, weight in used}
     compared = tuple(
@@ -287,24 +284,10 @@ def _normalised(task: Task, evidence: Tensor, calibration: Calibration) -> tuple
     """
     temperature = fit_temperature(evidence, task.targets).temperature
     if temperature > 0:
-        normalised = _calibrated(task, evidence.numpy(), temperature)
+        normalised = task.calibrated(evidence.numpy(), temperature)
         if normalised.log_likelihood > calibration.log_likelihood:
             return normalised, temperature
     return calibration, 0.0
-
-
-def _calibrated(task: Task, evidence: npt.NDArray[Any], temperature: float = 0.0) -> Calibration:
-    """The annotator's likelihood of the known labels, given held-out evidence (n, L), normalised at a temperature.
-
-    The calibration itself fits a sample of the rows. Of a large table, only evenly spaced rows are copied for it.
-    """
-    rows, classes = evidence.shape
-    most = max(_CALIBRATION_ROWS, LARGE // classes)
-    sample = np.arange(rows) if rows <= most else np.linspace(0, rows - 1, most).astype(np.int64)
-    table, known = evidence[sample].astype(np.float64), task.labels.dense(task.rows[sample])
-    if temperature > 0:
-        table = log_softmax(temperature * table, axis=1)
-    return calibrate(expit(table), known, k=task.k, at_least_one=not task.labels.is_full, uncertainty=False)
 
 
 def _all_rows(task: Task, model: FeatureModel, evidence: npt.NDArray[Any]) -> Float32:

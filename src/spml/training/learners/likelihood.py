@@ -92,10 +92,15 @@ def choose_shares(scores: list[Tensor], targets: Tensor) -> list[float]:
     weight, _ = combine(scores, targets)
     if not bool((weight > 0).any()):  # nothing can be learned from these features
         weight = torch.ones_like(weight)
-    prior = _PRIOR_ROWS / (_PRIOR_ROWS + len(targets))
-    share = (1 - prior) * weight / weight.sum() + prior / len(weight)
-    share = torch.where(share < _SMALLEST_SHARE, 0.0, share)
-    return [float(value) for value in share / share.sum()]
+    return with_prior(weight / weight.sum(), len(targets))
+
+
+def with_prior(shares: Tensor, rows: int) -> list[float]:
+    """Shares that are drawn towards equal ones, see `choose_shares`."""
+    prior = _PRIOR_ROWS / (_PRIOR_ROWS + rows)
+    shares = (1 - prior) * shares + prior / len(shares)
+    shares = torch.where(shares < _SMALLEST_SHARE, 0.0, shares)
+    return [float(share) for share in shares / shares.sum()]
 
 
 def gain_of(scores: list[Tensor], more: Tensor, targets: Tensor) -> tuple[float, float]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import expit, log_softmax
 from torch import Tensor
 
+from spml.calibration import Calibration, calibrate
 from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
@@ -22,6 +25,8 @@ Int64 = npt.NDArray[np.int64]
 Progress = Callable[[str], None]
 
 FOLDS = 5
+LARGE = 2**26  # rows × classes from which a table is too large to be copied in double precision
+_CALIBRATION_ROWS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +78,19 @@ class Task:
     def design(self) -> Design:
         """Return the rows as linear learners need them."""
         return Design(self.features, self.rows, self._folds(), self.device)
+
+    def calibrated(self, evidence: npt.NDArray[Any], temperature: float = 0.0) -> Calibration:
+        """Calibrate held-out evidence (n, L), normalised at a temperature, by the annotator's likelihood.
+
+        The calibration itself fits a sample of the rows. Of a large table, only evenly spaced rows are copied for it.
+        """
+        rows, classes = evidence.shape
+        most = max(_CALIBRATION_ROWS, LARGE // classes)
+        sample = np.arange(rows) if rows <= most else np.linspace(0, rows - 1, most).astype(np.int64)
+        table, known = evidence[sample].astype(np.float64), self.labels.dense(self.rows[sample])
+        if temperature > 0:
+            table = log_softmax(temperature * table, axis=1)
+        return calibrate(expit(table), known, k=self.k, at_least_one=not self.labels.is_full, uncertainty=False)
 
     def _folds(self) -> Int64:
         return assign_folds(self.label, FOLDS, self.seed, self.groups)
