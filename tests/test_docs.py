@@ -243,6 +243,18 @@ def test_documented_differences_between_losses_and_methods() -> None:
     assert sorted(documented) == sorted(differing)
 
 
+def test_documented_exceptions_to_the_papers_defaults_match_code() -> None:
+    text = (ROOT / "docs" / "methods" / "README.md").read_text(encoding="utf-8")
+    (table,) = tables(text, "methods", "setting", "default", "the paper's")
+    for names, setting, default, papers in table:
+        having = {name for name in REGISTERED if quoted(setting) in METHODS[name].setting_types()}
+        listed = set(re.findall(r"`([\w-]+)`", names))
+        assert {name for name in having if getattr(METHODS[name]().settings, quoted(setting))} == listed
+        assert (quoted(default), quoted(papers)) == ("True", "False")
+        of_losses = [settings_of(LOSSES[name]) for name in listed & set(LOSSES)]
+        assert {each[quoted(setting)].default for each in of_losses if quoted(setting) in each} == {False}
+
+
 def documented_names() -> set[str]:
     """Names on the API page, from its autosummary directives."""
     found, module = set(), ""

@@ -250,6 +250,26 @@ def test_images_with_every_head(name, head, tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["model"]
 
 
+@pytest.mark.parametrize("first_stage", [1.0, 0.5])
+def test_the_projection_head_of_lac_is_frozen_in_the_first_stage(first_stage, tmp_path):
+    """AdamW with a large weight decay moves every parameter that it is given a gradient for (Sec. 4.1)."""
+    pixels = np.random.default_rng(0).integers(0, 255, (16, 3, 32, 32), dtype=np.uint8)
+    examples = Examples(
+        ImageStore.from_array(pixels), np.arange(16), Labels.from_indices(np.arange(16) % 3, list("abc"))
+    )
+    classifier = build_classifier("small", 3, "label-wise", pretrained=False, image_size=32, width=32)
+    before = {name: value.detach().clone() for name, value in classifier.named_parameters()}
+    settings = TrainSettings(epochs=2, batch_size=8, learning_rate=1e-3, optimiser="adamw", weight_decay=0.5)
+    lac = method("lac", first_stage=first_stage)
+    trainer = Trainer(tmp_path, classifier, lac, examples, examples, settings, device="cpu", progress=False)
+    trainer.fit()
+    moved = {name: not torch.equal(value, before[name]) for name, value in trainer.classifier.named_parameters()}
+    projection = [name for name in moved if "projection" in name]
+    assert len(projection) == 4
+    assert {moved[name] for name in projection} == {first_stage < 1}
+    assert all(moved[name] for name in moved if name not in projection)
+
+
 def test_batch_prepared_during_a_transfer_is_the_same(tmp_path, monkeypatch):
     pixels = np.random.default_rng(0).integers(0, 255, (22, 3, 32, 32), dtype=np.uint8)
     examples = Examples(
