@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.losses.activation import Activation
+from spml.methods.plugin_errors import explain_hooks, is_plugin
 from spml.type_checks import check_epoch, check_type, check_types, hints_of
 
 ViewKind = Literal["plain", "weak", "strong"]
@@ -311,6 +312,8 @@ class Method(nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if is_plugin(cls.__module__):
+            explain_hooks(cls)
         for name, guard in (("objective", _guard_objective), ("loss", _guard_loss)):
             if name in vars(cls):
                 setattr(cls, name, guard(vars(cls)[name]))

@@ -6,11 +6,9 @@ import importlib.util
 import inspect
 import os
 import sys
-import traceback
 import warnings
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +21,7 @@ from spml.errors import InputError, unknown_name
 from spml.losses.activation import Activation
 from spml.losses.module import settings_of
 from spml.methods.base import Clock, Method, Needs, check_class, mean_entry
+from spml.methods.plugin_errors import explained, one_line
 from spml.type_checks import hints_of
 
 ENTRY_POINTS = "spml.methods"
@@ -51,7 +50,7 @@ class _Methods(UserDict[str, type[Method]]):
             except (Exception, SystemExit) as error:  # a broken plug-in must not break the others
                 self.data = before
                 _broken[package] = (
-                    f"The plug-in package {package!r} cannot be loaded ({entry_point.value}: {_one_line(error)}). "
+                    f"The plug-in package {package!r} cannot be loaded ({entry_point.value}: {one_line(error)}). "
                     "Fix or uninstall it."
                 )
                 warnings.warn(_broken[package], PluginWarning, stacklevel=2)
@@ -106,7 +105,7 @@ def import_plugins(names: Sequence[str]) -> None:
                     sys.path.append(os.getcwd())
                 importlib.import_module(name)
         except (Exception, SystemExit) as error:
-            raise InputError(f"Cannot import the plug-in {name!r}: {_one_line(error)}") from error
+            raise InputError(f"Cannot import the plug-in {name!r}: {one_line(error)}") from error
         _imported.append(key)
 
 
@@ -134,11 +133,6 @@ def _import_file(path: Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
 
 
 def method(name: str, /, **settings: Any) -> Method:
@@ -287,7 +281,7 @@ def loss_method(
         if "k" in settings and settings["k"] is None:
             settings["k"] = self.k
         inputs = {i: getattr(clock, i) for i in step_inputs}
-        with _explained(name, function):
+        with explained(name, function.__name__, function.__module__):
             entries = function(logits, labels, **inputs, **settings)
         _check_entries(f"method {name!r}: {function.__name__}", entries, logits)
         return reduce(entries)
@@ -310,23 +304,6 @@ def loss_method(
     title = function.__name__.title().replace("_", "")
     cls: type[Method] = type(f"{title}Method", (Method,), namespace)
     return register(cls)
-
-
-@contextmanager
-def _explained(name: str, function: Callable[..., Tensor]) -> Iterator[None]:
-    """Say that an error comes from the function of a plug-in; its traceback is the cause of the `InputError`."""
-    try:
-        yield
-    except (InputError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except (Exception, SystemExit) as error:
-        if function.__module__.partition(".")[0] == "spml":
-            raise
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        raise InputError(
-            f"method {name!r}: {function.__name__} fails in {line.filename}, line {line.lineno} ({_one_line(error)}): "
-            "correct the plug-in"
-        ) from error
 
 
 def _check_entries(what: str, entries: object, logits: Tensor) -> None:

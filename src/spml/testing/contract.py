@@ -12,6 +12,7 @@ import torch
 
 from spml.errors import InputError
 from spml.methods import Method, method
+from spml.methods.plugin_errors import as_raised
 from spml.methods.registry import import_plugins, imported_plugins
 from spml.runs.files import read_tensors
 from spml.runs.schema import CheckpointRecord
@@ -50,7 +51,8 @@ def check_method(make: MakeMethod | Method | str) -> None:
         raise AssertionError(f"check_method got {make!r}, which creates a {type(checked).__name__}, not a method")
     for check in _CHECKS:
         try:
-            check(make)
+            with as_raised():
+                check(make)
         except (AssertionError, InputError):
             raise
         except Exception as error:
