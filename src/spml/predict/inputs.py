@@ -3,7 +3,7 @@
 Blocks are read one after the other, so neither the inputs nor the predictions ever have to fit into memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from os import PathLike
@@ -60,8 +60,12 @@ def open_inputs(inputs: Inputs, spec: InputSpec) -> InputRows:
         return table_rows(Path("the table"), pa.Table.from_pandas(inputs, preserve_index=False), spec)
     if spec.texts and not _are_files(inputs):
         return _open_texts(inputs, spec)
+    if isinstance(inputs, (set, frozenset, Mapping)):
+        raise InputError(f"the inputs are in a {type(inputs).__name__}: pass a list, whose order is known")
     if isinstance(inputs, (str, PathLike)):
         return open_files([Path(inputs)], spec)
+    if isinstance(inputs, memoryview):
+        inputs = _array_of(inputs)
     items: list[Any] | None = list(inputs) if isinstance(inputs, Sequence) else None
     if items and all(isinstance(item, (str, PathLike)) for item in items):
         return open_files([Path(item) for item in items], spec)
@@ -69,6 +73,14 @@ def open_inputs(inputs: Inputs, spec: InputSpec) -> InputRows:
         return _feature_blocks(inputs, spec)
     images = _images(inputs) if items is None else list(chain.from_iterable(map(_images, items)))
     return InputRows(len(images), _image_blocks(images, spec.image_size, spec.policy))
+
+
+def _array_of(view: memoryview) -> npt.NDArray[Any]:
+    """A memoryview as an array: as a sequence it would have one dimension at most."""
+    try:
+        return np.asarray(view)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the memoryview cannot be read ({error}): pass an array") from None
 
 
 def _are_files(inputs: Any) -> bool:
@@ -83,8 +95,11 @@ def _are_files(inputs: Any) -> bool:
 
 def _open_texts(inputs: Any, spec: InputSpec) -> InputRows:
     """Texts in memory: one, or a sequence of them."""
-    single = isinstance(inputs, (str, torch.Tensor))
-    texts: list[Any] = [inputs] if single else list(inputs)
+    if isinstance(inputs, (set, frozenset, Mapping)):
+        raise InputError(f"the texts are in a {type(inputs).__name__}: pass a list, whose order is known")
+    several = isinstance(inputs, Iterable) and not isinstance(inputs, (str, bytes, bytearray, memoryview, torch.Tensor))
+    several = several and not (isinstance(inputs, np.ndarray) and inputs.ndim == 0)
+    texts: list[Any] = list(inputs) if several else [inputs]
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(
@@ -174,6 +189,8 @@ def _image_blocks(images: Sequence[Any], size: int, policy: Policy) -> Iterator[
 
 def _image_tensor(image: Any, row: int, size: int, policy: Policy) -> torch.Tensor:
     """One image as a (3, size, size) tensor."""
+    if isinstance(image, Image.Image) and 0 in image.size:
+        raise InputError(f"input {row} is an image of {image.width}×{image.height} pixels: it has none")
     if isinstance(image, (np.ndarray, torch.Tensor)):
         pixels = _channels_first(image, row)
         if tuple(pixels.shape) == (3, size, size):
@@ -190,7 +207,12 @@ def _image_tensor(image: Any, row: int, size: int, policy: Policy) -> torch.Tens
 def _channels_first(image: npt.NDArray[Any] | torch.Tensor, row: int) -> torch.Tensor:
     """Return an array (H, W), (H, W, 3) or (3, H, W) as a (3, H, W) tensor of uint8 in 0..255 or float32 in 0..1."""
     last_first = (2, 0) if isinstance(image, np.ndarray) else (0, 2)  # which axis is tried first for the channels
-    pixels = torch.from_numpy(np.array(image)) if isinstance(image, np.ndarray) else image.detach().cpu()
+    pixels = None if 0 in image.shape else _pixels(image)
+    if pixels is None:
+        raise InputError(
+            f"input {row} has shape {tuple(image.shape)} and type {image.dtype}, or masked or no values: an image is "
+            "(H, W, 3), (3, H, W) or (H, W), uint8 in 0..255 or float in 0..1"
+        )
     if pixels.ndim == 2:
         pixels = pixels.expand(3, -1, -1)
     axis = next((axis for axis in last_first if pixels.ndim == 3 and pixels.shape[axis] == 3), None)
@@ -206,6 +228,17 @@ def _channels_first(image: npt.NDArray[Any] | torch.Tensor, row: int) -> torch.T
     if not ((pixels >= 0) & (pixels <= 1)).all():
         raise InputError(f"input {row} holds values outside 0..1: float images are in 0..1, uint8 images in 0..255")
     return pixels
+
+
+def _pixels(image: npt.NDArray[Any] | torch.Tensor) -> torch.Tensor | None:
+    """A dense copy in memory; None if that would hold other values than the image, or none."""
+    if isinstance(image, torch.Tensor):
+        is_plain = image.layout == torch.strided and not image.is_meta and not image.is_quantized
+        return image.detach().cpu() if is_plain else None
+    if np.ma.is_masked(image) or image.dtype.kind not in "biuf":
+        return None
+    image = np.asarray(image, image.dtype.newbyteorder("="))
+    return torch.from_numpy(image.astype(np.float64 if image.dtype.kind == "f" else image.dtype))
 
 
 def list_files(paths: Iterable[Path], suffixes: tuple[str, ...], noun: str) -> list[Path]:
