@@ -381,7 +381,7 @@ def _evidence(tables: RunTables, prefix: str, size: int) -> Iterator[Section]:
             f"{prefix}evidence",
             "Image evidence",
             tag("ul", *cards, class_="gallery evidence"),
-            "The image regions that support each predicted label are bright and in colour.",
+            "The image regions that support each predicted label have warm colours; the rest is pale.",
         )
 
 
