@@ -57,8 +57,8 @@ def stages(folder: Path, rows: int, options: argparse.Namespace) -> dict[str, Us
     labels = str(folder / "y.npy")
     commands = {
         "train": [*spml, "train", data, "--labels", labels, "--out", trained, "--method", options.method],
-        "predict": [*spml, "predict", trained, data, "--out", str(folder / "tags.parquet")],
-        "recover": [*spml, "recover", trained, "--out", str(folder / "labels.parquet")],
+        "predict": [*spml, "predict", trained, data, "--out", str(folder / "tags.parquet"), "--force"],
+        "recover": [*spml, "recover", trained, "--out", str(folder / "labels.parquet"), "--force"],
     }
     shutil.rmtree(trained, ignore_errors=True)
     used = {}
