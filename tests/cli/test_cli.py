@@ -546,17 +546,17 @@ def test_a_removed_lock_file_is_locked_again(tmp_path, monkeypatch):
     ("options", "sentence"),
     [
         (("--seed", -1), "spml: --seed must be between 0 and"),
-        (("--seed", 10**30), "seed must be between 0 and 9,223,372,036,854,775,807, not 1e+30"),
+        (("--seed", 10**30), "--seed must be below 2^63 in size, not 1e+30"),
         (("--learning-rate", -5), "--learning-rate must be above 0"),
         (("--device", "foo"), "device must be auto, cpu, cuda, cuda:NUMBER or mps, not 'foo'"),
-        (("--method", "role", "--k", -1), "must be above 0 and at most 3, the number of classes, not -1.0"),
+        (("--method", "role", "--k", -1), "--k must be above 0, or None, not -1.0"),
         (("--method", "role", "--k", 4), "must be above 0 and at most 3, the number of classes, not 4.0"),
         (
             ("--method", "em", "--setting", "entropy_weight=nan"),
             "method 'em': entropy_weight must be finite and at least 0, not nan",
         ),
         (("--setting", "most=0.1", "--setting", "most=0.2"), "--setting most is given twice"),
-        (("--method", "role", "--k", "nan"), "the number of classes, not nan"),
+        (("--method", "role", "--k", "nan"), "--k must be finite and above 0, or None, not nan"),
     ],
 )
 def test_options_out_of_range_raise(spml, matrix, tmp_path, options, sentence):
