@@ -163,6 +163,31 @@ def test_wrong_class_files_are_errors(tmp_path, content, message):
         read_classes(tmp_path / "classes.txt")
 
 
+@pytest.mark.parametrize(
+    "name", ["text", "label", "Labels", "class", "id", "split", "key", "index", "Unnamed: 0", "a\tb", "a\0"]
+)
+def test_classes_that_the_table_cannot_hold_are_errors(name, tmp_path):
+    (tmp_path / "classes.txt").write_text(f"cat\n{name}\n")
+    with pytest.raises(InputError, match=r"classes\.txt: .*(cannot be called|control character)"):
+        read_classes(tmp_path / "classes.txt")
+
+
+def test_classes_named_like_other_columns_are_read_back(photos, tmp_path):
+    (tmp_path / "classes.txt").write_text("photo\nImg\npath\n=1\n'quoted\na,b\n12\nde\u200dmo\n")
+    classes = read_classes(tmp_path / "classes.txt")
+    names = [path.relative_to(tmp_path / "photos").as_posix() for path in photos]
+    with Decisions(tmp_path / "labels.db", Subject(names, classes)) as decisions:
+        annotate(Annotation(decisions, seed=0), [{row % len(classes)} for row in range(len(photos))])
+        write_table(decisions, photos, tmp_path / "labels.csv")
+        expected = decisions.labels().dense()
+    data = open_data(tmp_path / "labels.csv", size=16)
+    asked = [column for column in range(len(classes)) if expected[:, column].any()]
+    found = {name.rpartition("/")[2]: row for name, row in zip(data.names, data.labels.dense(), strict=True)}
+    for row, path in enumerate(photos):
+        for column in asked:
+            assert found[path.name][data.classes.index(classes[column])] == expected[row, column]
+
+
 def test_wrong_commands_are_errors(tmp_path, photos, monkeypatch, capsys):
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
     (tmp_path / "mine.csv").write_text("my data")

@@ -14,6 +14,7 @@ import json
 import os
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spml.data.dataset import read_lines
+from spml.data.formats.column_names import index_columns, usual_column
 from spml.data.formats.folder import files_below
 from spml.data.stores.decode import SUFFIXES
 from spml.data.stores.images import ImageStore
@@ -64,6 +66,14 @@ def read_classes(path: Path) -> tuple[str, ...]:
         raise InputError(f"{path}: list at least two classes, one per line")
     if IMAGE_COLUMN in classes:
         raise InputError(f"{path}: a class cannot be called {IMAGE_COLUMN!r}, the column of paths: use another name")
+    for name in classes:
+        if any(unicodedata.category(letter) == "Cc" for letter in name):
+            raise InputError(f"{path}: the class {name!r} contains a control character: correct the name")
+        if index_columns([name]) or any(usual_column(kind, [name]) for kind in ("id", "split", "label", "text")):
+            raise InputError(
+                f"{path}: a class cannot be called {name!r}: `spml train` would read its column of the table as "
+                f"something else. Use another name, such as {name + ' (class)'!r}"
+            )
     return Labels.from_names([None], classes).classes
 
 
@@ -237,7 +247,8 @@ def write_table(decisions: Decisions, images: Sequence[Path], path: Path) -> int
     }
     for column, name in enumerate(labels.classes):
         values = dense[:, column]
-        columns[name] = pa.array(values, pa.int8(), mask=values == 0)
+        if values.any():  # an empty column would look like one of texts
+            columns[name] = pa.array(values, pa.int8(), mask=values == 0)
     with atomic_path(path) as temporary, explain_write_errors(path):
         write_csv(pa.table(columns), temporary)
     return len(rows)
