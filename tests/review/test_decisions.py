@@ -142,8 +142,30 @@ def test_file_that_is_no_database_is_kept(tmp_path):
     with sqlite3.connect(tmp_path / "other.db") as database:
         database.execute("CREATE TABLE photos (x)")
     database.close()
+    before = (tmp_path / "other.db").read_bytes()
     with pytest.raises(InputError, match="not a database of decisions"):
         Decisions(tmp_path / "other.db", SUBJECT)
+    assert (tmp_path / "other.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"\n", b"S", b"yes\n", b"SQLite format 4\0"])
+def test_a_short_file_is_not_replaced_by_a_database(content, tmp_path):
+    path = tmp_path / "review.db"
+    path.write_bytes(content)
+    for read_only in (False, True):
+        with pytest.raises(InputError, match=r"review\.db is not a database of decisions"):
+            Decisions(path, SUBJECT, read_only=read_only)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_empty_file_that_an_interruption_left_becomes_a_database(tmp_path):
+    (tmp_path / "review.db").touch()
+    with pytest.raises(InputError, match="not a database of decisions"):
+        Decisions(tmp_path / "review.db", SUBJECT, read_only=True)
+    with Decisions(tmp_path / "review.db", SUBJECT) as opened:
+        opened.record([Question(0, 0, 1)], who="Ada")
+    assert read_decisions(tmp_path / "review.db", SUBJECT).dense()[0, 0] == 1
 
 
 def test_missing_folder_and_missing_file_are_errors(tmp_path):

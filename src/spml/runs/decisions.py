@@ -30,6 +30,7 @@ DECISIONS = "review.db"
 ANSWERS = {"yes": 1, "no": -1, "unknown": 0}
 """What a person can answer; `unknown` means that the question cannot be decided."""
 
+_HEADER = b"SQLite format 3\0"
 _WAIT = 20.0  # seconds to wait for another process that writes
 _TEXT = 200  # characters of names that come from a browser
 
@@ -183,6 +184,7 @@ class Decisions:
         if read_only and not self.path.is_file():
             raise InputError(f"{self.path}: no such file; `spml review` and `spml annotate` write decisions")
         with self._explained():
+            self._check_header()
             self._connection = self._connect(read_only)
             try:
                 self._prepare(read_only)
@@ -320,9 +322,25 @@ class Decisions:
                 raise
             return connect(f"{address}?mode=ro&immutable=1", uri=True)
 
+    def _check_header(self) -> None:
+        """Raise `InputError` for a file of another kind; SQLite itself overwrites files of one byte."""
+        if not self.path.is_file():
+            return
+        try:
+            with self.path.open("rb") as file:
+                start = file.read(len(_HEADER))
+        except OSError:  # SQLite says why
+            return
+        unfinished = any(self.path.with_name(self.path.name + end).exists() for end in ("-journal", "-wal"))
+        if start and start != _HEADER and not unfinished:  # an empty file: whoever created it was interrupted
+            raise InputError(f"{self.path} is not a database of decisions: choose another file")
+
     def _prepare(self, read_only: bool) -> None:
         connection = self._connection
         if not read_only:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+            if tables and "meta" not in tables:  # the next line would change the file
+                raise InputError(f"{self.path} is not a database of decisions: choose another file")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")  # an answer survives a power cut
             with self._transaction():
