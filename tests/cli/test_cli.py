@@ -823,3 +823,18 @@ def test_settings_are_parsed_by_type():
     assert read == {"a": 1, "b": 0.5, "c": True, "d": "word"}
     with pytest.raises(InputError, match="name=value"):
         parse_settings(["=1"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("info", ""), "spml: an argument is empty: give a value, or leave it out\n"),
+        (("train", "scenes", "--out", ""), "spml: --out is empty: give a value, or leave it out\n"),
+        (("train", "scenes", "--out="), "spml: --out is empty: give a value, or leave it out\n"),
+        (("predict", "", "x.csv"), "spml: an argument is empty: give a value, or leave it out\n"),
+    ],
+)
+def test_empty_arguments_are_one_sentence(arguments, sentence, spml, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert spml(*arguments) == (2, sentence)
+    assert not list(tmp_path.iterdir())

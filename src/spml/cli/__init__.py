@@ -28,7 +28,9 @@ from spml.cli import (
     sample,
     train,
 )
-from spml.errors import one_line
+from spml.errors import InputError, one_line
+
+_MAY_BE_EMPTY = ("--prefix",)
 
 app = typer.Typer(
     name="spml",
@@ -83,12 +85,23 @@ def main() -> None:
     """
     warnings.formatwarning = _format_warning
     warnings.filterwarnings("ignore", module=r"PIL\.")  # on files that we read, or report ourselves
-    code = run_guarded(app, _with_option_names)
+    code = run_guarded(_run_command, _with_option_names)
     if "torch.distributed" in sys.modules and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from spml.training.distributed import end_process
 
         end_process(code)
     sys.exit(code)
+
+
+def _run_command() -> None:
+    """Run the command of these arguments. An empty path would be the current folder."""
+    arguments = sys.argv[2:]
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        option, equals, value = argument.partition("=") if argument.startswith("--") else (before, "=", argument)
+        if equals and not value and option not in _MAY_BE_EMPTY:
+            name = option if option.startswith("--") else "an argument"
+            raise InputError(f"{name} is empty: give a value, or leave it out")
+    app()
 
 
 def _format_warning(
