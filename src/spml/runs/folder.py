@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spml.data.dataset import PARTS, TABLES, Store
 from spml.data.detect import open_data
+from spml.data.formats.table import labels_beside
 from spml.data.stores.decode import SUFFIXES
 from spml.errors import InputError
 from spml.labels import Labels
@@ -51,8 +52,6 @@ BOUND_FILES = (
 )
 """The files of a finished run whose digests run.json records. `last.safetensors` and the log may still change."""
 
-_LABELS_BESIDE = ("{}-labels.npy", "labels.npy", "{}.csv", "labels.csv")
-"""Where the labels of a feature matrix are found if nobody names their file."""
 _MAX_SETTING = 65_536  # of a network: image size, width of a head
 _RESTORE = "Restore it from a copy, or train again in another folder"
 _RESUME = "Run the same `spml train` command to resume it"
@@ -456,7 +455,7 @@ def check_output_path(out: Path, folder: Path) -> None:
     source = read_record(folder / PREDICTIONS, PredictionsRecord)["source"]
     target, data, options = out.resolve(), Path(source["path"]), source["options"]
     found = data.suffix.lower() in (".npy", ".npz") and not options.get("labels")
-    beside = [data.with_name(name.format(data.stem)) for name in _LABELS_BESIDE] if found else []
+    beside = labels_beside(data) if found else []
     if target in (data, Path(options.get("labels") or data), *beside):
         raise InputError(f"--out {out} is a file the run was trained on: use another path")
     suffix, home = out.suffix.lower(), data if data.is_dir() else data.parent

@@ -266,6 +266,18 @@ def read_texts(path: Path, table: pa.Table, column: str) -> tuple[TextStore, str
     return TextStore(table[column].to_pylist(), f"{path}, column {column!r}", column), f"texts from {column!r}"
 
 
+def labels_beside(matrix: Path) -> list[Path]:
+    """Where the labels of a feature matrix are found if nobody names their file.
+
+    Examples
+    --------
+    >>> [path.name for path in labels_beside(Path("x.npy"))]
+    ['x-labels.npy', 'labels.npy', 'x.csv', 'labels.csv']
+    """
+    names = (f"{matrix.stem}-labels.npy", "labels.npy", f"{matrix.stem}.csv", "labels.csv")
+    return [matrix.with_name(name) for name in names]
+
+
 def from_features(
     path: FilePath,
     labels: FilePath | None = None,
@@ -301,10 +313,11 @@ def from_features(
     """
     file = Path(path)
     store = FeatureStore(file)
-    usual = [f"{file.stem}-labels.npy", "labels.npy", f"{file.stem}.csv", "labels.csv"]
-    found = [file.with_name(name) for name in usual if file.with_name(name).is_file()]
+    usual = labels_beside(file)
+    found = [each for each in usual if each.is_file()]
     if labels is None and not found:
-        raise InputError(f"{file}: no labels next to it ({', '.join(usual)}): pass their file as labels.")
+        names = ", ".join(each.name for each in usual)
+        raise InputError(f"{file}: no labels next to it ({names}): pass their file as labels.")
     source = found[0] if labels is None else Path(labels)
     notes, splits = [f"labels from {source.name}, next to the features."] if labels is None else [], None
     if labels is None and len(found) > 1:
