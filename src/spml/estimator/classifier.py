@@ -1,10 +1,11 @@
 """The scikit-learn estimator."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils import Tags, check_random_state, get_tags, indexable
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted, validate_data
@@ -199,8 +200,14 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
         return np.asarray(presence, np.float64)
 
     def _check_parameters(self) -> None:
-        number = isinstance(self.threshold, (int, float, np.number)) and not isinstance(self.threshold, bool)
-        if self.threshold != "f1" and not (number and 0 < self.threshold <= 1):
+        if not isinstance(self.method, str):
+            raise InputError(f"method must be the name of a method, not of type {type(self.method).__name__}")
+        if not isinstance(self.settings, Mapping | None):
+            raise InputError(f"settings must be a dictionary or None, not of type {type(self.settings).__name__}")
+        if self.k is not None and not _is_number(self.k):
+            raise InputError(f"k must be a number or None, not of type {type(self.k).__name__}")
+        named = isinstance(self.threshold, str) and self.threshold == "f1"
+        if not named and not (_is_number(self.threshold) and 0 < self.threshold <= 1):
             raise InputError(f"threshold must be 'f1' or a number above 0 and at most 1, not {self.threshold!r}")
         if not self._external and self.base not in ("auto", "linear", "trees"):
             raise InputError(f"base must be 'auto', 'linear', 'trees' or a scikit-learn classifier, not {self.base!r}")
@@ -211,6 +218,7 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
     def _checked(self, X: Any, reset: bool) -> Any:
         """X as the model expects it; a scikit-learn classifier checks it itself."""
         if not self._external:
+            _check_values(X)
             return validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=reset)
         (X,) = indexable(X)
         if getattr(X, "ndim", 2) == 2:
@@ -367,6 +375,21 @@ class SinglePositiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator)
         float
         """
         return observed_label_score(self, X, y, sample_weight)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def _check_values(X: Any) -> None:
+    """Raise `InputError` for features that NumPy would read as other numbers: masked ones, and dates."""
+    if np.ma.is_masked(X):
+        raise InputError("some features are masked: replace them first, for example with `filled`")
+    if isinstance(X, torch.Tensor) and (X.is_meta or X.layout != torch.strided):
+        raise InputError("X is a tensor that is sparse or has no values: pass a dense one")
+    types = getattr(X, "dtypes", None) if hasattr(X, "columns") else [getattr(X, "dtype", None)]
+    if any(getattr(kind, "kind", "") in ("M", "m") for kind in ([] if types is None else types)):
+        raise InputError("X contains dates or durations: pass numbers")
 
 
 def _without_labels(labels: Labels, rows: Bool) -> Labels:

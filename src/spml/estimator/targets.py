@@ -1,11 +1,12 @@
 """The forms that y may have: one class per row, or a matrix of labels; rows without a label in both."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
@@ -65,6 +66,10 @@ def read_targets(y: Any, classes: Array | None = None) -> Targets:
     """
     if y is None:
         raise InputError("SinglePositiveClassifier requires y to be passed, but the target y is None")
+    if np.ma.is_masked(y):
+        raise InputError("some labels of y are masked: replace them first, for example with `filled`")
+    if isinstance(y, torch.Tensor) and (y.is_meta or y.layout != torch.strided):
+        raise InputError("y is a tensor that is sparse or has no values: pass a dense one")
     shape = getattr(y, "shape", None)
     if shape is None:
         y = _as_array(y)
@@ -106,6 +111,8 @@ def _single_targets(y: Any, classes: Array | None) -> Targets:
     elif missing is None:
         missing = np.zeros(len(values), bool)
     given = _plain(values[~missing])
+    if given.dtype.kind == "S":
+        raise InputError("y holds bytes: decode them to strings")
     check_classification_targets(given)
     is_unlabelled = _marks_unlabelled(given, classes)
     missing[~missing] = is_unlabelled
@@ -123,6 +130,11 @@ def _plain(values: Array) -> Array:
     if values.dtype != object or not len(values):
         return values
     kinds = {str if isinstance(value, str) else type(value) for value in values}
+    if str not in kinds and any(isinstance(value, (Collection, bytes)) for value in values):
+        raise InputError(
+            "y holds lists, sets or bytes: pass one string or number per row, or turn lists of labels into a matrix "
+            "with sklearn.preprocessing.MultiLabelBinarizer"
+        )
     if str not in kinds:
         return np.array(values.tolist())
     if len(kinds) > 1:
