@@ -32,6 +32,7 @@ def named(*names: str) -> pd.DataFrame:
 
 LABELS: dict[str, tuple[Callable[[], Any], str]] = {
     "classes in a set": (lambda: Labels.from_indices([0, 1], {"a", "b"}), "classes are in a set"),
+    "a number of classes": (lambda: Labels.from_indices([0, 1], 3), "classes is of type int"),
     "names in a set": (lambda: Labels.from_names({"a", "b"}), "names are in a set"),
     "lists in a dictionary": (lambda: Labels.from_lists({"a": ["b"]}), "in a dict"),
     "labels in a dictionary": (lambda: Labels.from_any({"a": [1]}), "labels are in a dict"),

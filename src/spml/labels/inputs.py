@@ -41,6 +41,8 @@ def check_classes(classes: Iterable[str]) -> tuple[str, ...]:
     """Return the class names as a tuple; they must be distinct, non-empty strings."""
     if isinstance(classes, str):
         raise InputError(f"classes is the string {classes!r}: pass a list of names.")
+    if not hasattr(classes, "__iter__"):
+        raise InputError(f"classes is of type {type(classes).__name__}: pass a list of names.")
     if not isinstance(classes, Mapping):
         check_ordered(classes, "classes")
     names = tuple(classes.tolist() if isinstance(classes, np.ndarray) else classes)
