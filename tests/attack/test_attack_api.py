@@ -166,3 +166,8 @@ def test_names_of_losses_and_methods(name: Any) -> None:
     for make in (spml.loss, spml.method):
         with pytest.raises(InputError, match="named"):
             make(name)
+
+
+def test_metrics_of_sparse_tensors() -> None:
+    with pytest.raises(InputError, match="scores is a sparse tensor"):
+        spml.metrics.f1(torch.eye(3).to_sparse(), torch.eye(3))

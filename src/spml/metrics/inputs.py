@@ -34,6 +34,8 @@ def as_table(values: Array, name: str) -> Tensor:
                 table = torch.as_tensor(array)
             except TypeError:
                 raise InputError(f"{name} must contain numbers, not {array.dtype}.") from None
+    if table.layout != torch.strided:
+        raise InputError(f"{name} is a sparse tensor: pass a dense one.")
     if table.ndim != 2 or 0 in table.shape:
         raise InputError(
             f"{name} must be a table of (rows, classes) with at least one of each, not {tuple(table.shape)}."
