@@ -196,7 +196,7 @@ def test_a_long_training_names_the_faster_one(tickets, tmp_path, monkeypatch, ca
     hint = "Growing forests can take minutes: --base linear does without them, and is faster.\n"
     spml.train(tickets, out=tmp_path / "short", device="cpu")
     assert hint not in capsys.readouterr().out
-    monkeypatch.setattr("spml.training.train_features.forests_take_long", lambda rows, dim: True)
+    monkeypatch.setattr("spml.training.train_features.forests_take_long", lambda rows, dim, classes: True)
     spml.train(tickets, out=tmp_path / "long", device="cpu")
     assert hint in capsys.readouterr().out
     spml.train(tickets, out=tmp_path / "linear", base="linear", device="cpu")

@@ -149,7 +149,8 @@ def train_features(
                 notify(f"Features: {fitted.description}")
             store = features.tensor_store
             assert isinstance(store, FeatureStore)
-            if network is None and method == "auto" and base == "auto" and forests_take_long(len(labels), store.dim):
+            sizes = len(labels), store.dim, labels.num_classes
+            if network is None and method == "auto" and base == "auto" and forests_take_long(*sizes):
                 notify("Growing forests can take minutes: --base linear does without them, and is faster.")
             answers = dataset.answers
             fit = fit_features(

@@ -52,9 +52,9 @@ def forest_kinds(rows: int, dim: int, classes: int) -> tuple[ForestKind, ...]:
     return tuple(kind for kind in kinds if kind.trees >= _FEWEST_TREES)
 
 
-def forests_take_long(rows: int, dim: int) -> bool:
-    """Return whether growing the forests takes more than seconds."""
-    return _comparisons(rows, dim) * _TREES >= _CHEAP
+def forests_take_long(rows: int, dim: int, classes: int) -> bool:
+    """Return whether forests are grown, and growing them takes more than seconds."""
+    return bool(forest_kinds(rows, dim, classes)) and _comparisons(rows, dim) * _TREES >= _CHEAP
 
 
 def _comparisons(rows: int, dim: int) -> float:
@@ -68,7 +68,7 @@ def promising(matrix: Any, label: Int64, targets: Tensor, others: Sequence[Tenso
     They are if they are cheap, or if a few trees, grown on some of the rows, improve the likelihood by more than its
     standard error.
     """
-    if not forests_take_long(*matrix.shape):
+    if not forests_take_long(*matrix.shape, targets.shape[1]):
         return True
     rows = np.random.default_rng([seed, 0x7EE5]).permutation(len(label))[:_PILOT_ROWS]
     kind = ForestKind("pilot", _PILOT_TREES, random_splits=True)
