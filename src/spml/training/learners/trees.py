@@ -68,7 +68,7 @@ def promising(matrix: Any, label: Int64, targets: Tensor, others: Sequence[Tenso
     They are if they are cheap, or if a few trees, grown on some of the rows, improve the likelihood by more than its
     standard error.
     """
-    if not forests_take_long(*matrix.shape, targets.shape[1]):
+    if not forests_take_long(len(label), matrix.shape[1], targets.shape[1]):
         return True
     rows = np.random.default_rng([seed, 0x7EE5]).permutation(len(label))[:_PILOT_ROWS]
     kind = ForestKind("pilot", _PILOT_TREES, random_splits=True)
