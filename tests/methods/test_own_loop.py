@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import spml.methods.base
+import spml.methods.interface
 import spml.methods.registry
 from spml.errors import InputError
 from spml.labels import Labels
@@ -113,7 +114,7 @@ def test_nested_settings_are_dataclasses_or_tables(schedule):
         method("gr", schedule={"breadth": [1, 2]})
 
 
-@pytest.mark.parametrize("module", [spml.methods.base, spml.methods.registry])
+@pytest.mark.parametrize("module", [spml.methods.base, spml.methods.interface, spml.methods.registry])
 def test_docstring_examples_run(module):
     result = doctest.testmod(module)
     assert result.attempted

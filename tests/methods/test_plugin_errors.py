@@ -9,7 +9,7 @@ import torch
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import METHODS, Batch, Method, Problem, loss_method, mean_entry
-from spml.methods.base import Clock
+from spml.methods.interface import Clock
 from spml.models import Outputs
 
 LABELS = Labels.from_indices([0, 1, 2], ["a", "b", "c"])

@@ -13,7 +13,7 @@ from spml.labels import Labels
 from spml.losses.annotator import annotator_choice
 from spml.losses.terms import entropy
 from spml.methods import Batch, Clock, Problem, method
-from spml.methods.base import ENOUGH_STEPS, Model
+from spml.methods.interface import ENOUGH_STEPS, Model
 from spml.models import Outputs, build_classifier
 from spml.training.examples import Examples
 from spml.training.frozen import soft_labels as module

@@ -7,19 +7,8 @@ other module of spml but `spml.losses`, `spml.models` and `spml.testing`.
 import importlib
 import pkgutil
 
-from spml.methods.base import (
-    Batch,
-    Clock,
-    EnsembleMember,
-    Geometry,
-    Method,
-    Model,
-    Needs,
-    Problem,
-    mean_entry,
-    mean_row,
-    uniform_per_head,
-)
+from spml.methods.base import Method, mean_entry, mean_row, uniform_per_head
+from spml.methods.interface import Batch, Clock, EnsembleMember, Geometry, Model, Needs, Problem
 from spml.methods.memory import RowMemory
 from spml.methods.registry import METHODS, loss_method, method, register
 from spml.type_checks import Count, NonNegative, Positive, Range, Share

@@ -1,7 +1,8 @@
 """Focal loss (Lin et al. 2017) and ASL (Ridnik et al. 2021), unknown labels assumed negative."""
 
 from spml.losses.asymmetric import asymmetric, focal
-from spml.methods.base import MEAN_OF_ENTRIES, MEAN_OF_ROWS, mean_row
+from spml.methods.base import mean_row
+from spml.methods.interface import MEAN_OF_ENTRIES, MEAN_OF_ROWS
 from spml.methods.registry import loss_method
 
 loss_method("focal", focal, paper="Lin 2017", needs=MEAN_OF_ENTRIES, balance=0.75,  # Zhou et al., Appendix C

@@ -10,18 +10,17 @@ from torch import Tensor
 from spml.errors import InputError
 from spml.losses.annotator import annotator_choice
 from spml.losses.terms import entropy, in_full_precision, soft_term
-from spml.methods.base import (
+from spml.methods.base import Method, mean_row
+from spml.methods.interface import (
     ENOUGH_STEPS,
     MEAN_OF_ROWS,
     Batch,
     Clock,
     EnsembleMember,
-    Method,
     Model,
     Needs,
     Problem,
     ViewKind,
-    mean_row,
 )
 from spml.methods.memory import RowMemory
 from spml.methods.registry import loss_method, register

@@ -21,17 +21,8 @@ from spml.losses.cole import (
     weak_assume_negative,
 )
 from spml.losses.terms import in_full_precision, soft_term
-from spml.methods.base import (
-    MEAN_OF_ENTRIES,
-    MEAN_OF_ROWS,
-    Clock,
-    Method,
-    Needs,
-    Problem,
-    mean_entry,
-    mean_row,
-    uniform_per_head,
-)
+from spml.methods.base import Method, mean_entry, mean_row, uniform_per_head
+from spml.methods.interface import MEAN_OF_ENTRIES, MEAN_OF_ROWS, Clock, Needs, Problem
 from spml.methods.memory import RowMemory
 from spml.methods.registry import loss_method, register
 from spml.type_checks import NonNegative, Positive, Probability, Range

@@ -15,7 +15,8 @@ from spml.losses.contrastive import (
     supervised_contrast,
     target_entries,
 )
-from spml.methods.base import Batch, Clock, Method, Model, Needs, Problem, mean_entry, mean_row
+from spml.methods.base import Method, mean_entry, mean_row
+from spml.methods.interface import Batch, Clock, Model, Needs, Problem
 from spml.methods.registry import register
 from spml.type_checks import Count, NonNegative, Positive, Range, Share
 

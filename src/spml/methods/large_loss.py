@@ -8,7 +8,8 @@ from torch import Tensor
 from spml.losses import assume_negative
 from spml.losses.large import large_loss_count, large_loss_rejection, large_loss_temporary_correction, largest_unknown
 from spml.losses.terms import in_full_precision, positive_term
-from spml.methods.base import Clock, Method, Problem, mean_entry
+from spml.methods.base import Method, mean_entry
+from spml.methods.interface import Clock, Problem
 from spml.methods.memory import RowMemory
 from spml.methods.registry import loss_method, register
 from spml.type_checks import Percentage

@@ -11,7 +11,8 @@ from spml.losses.asymmetric import (
     negative_leverage_of,
     view_consistency,
 )
-from spml.methods.base import MEAN_OF_ROWS, Batch, Clock, Method, Model, Needs, Problem, mean_row
+from spml.methods.base import Method, mean_row
+from spml.methods.interface import MEAN_OF_ROWS, Batch, Clock, Model, Needs, Problem
 from spml.methods.registry import loss_method, register
 from spml.type_checks import NonNegative, Positive, Share
 

@@ -20,7 +20,8 @@ from torch import Tensor
 from spml.errors import InputError, unknown_name
 from spml.losses.activation import Activation
 from spml.losses.module import settings_of
-from spml.methods.base import Clock, Method, Needs, check_class, mean_entry
+from spml.methods.base import Method, check_class, mean_entry
+from spml.methods.interface import Clock, Needs
 from spml.methods.plugin_errors import explained, one_line
 from spml.type_checks import hints_of
 

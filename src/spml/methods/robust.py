@@ -2,7 +2,8 @@
 
 from spml.losses.large import large_loss_rejection
 from spml.losses.robust import generalised_robust, hill, self_paced_correction
-from spml.methods.base import MEAN_OF_ENTRIES, MEAN_OF_ROWS, Needs, mean_row
+from spml.methods.base import mean_row
+from spml.methods.interface import MEAN_OF_ENTRIES, MEAN_OF_ROWS, Needs
 from spml.methods.registry import loss_method
 
 loss_method("splc", self_paced_correction, paper="Zhang 2021", needs=MEAN_OF_ROWS, reduce=mean_row,

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from spml.errors import InputError
 from spml.losses.terms import in_full_precision, signed_term, soft_term
-from spml.methods.base import Batch, Clock, Geometry, Method, Model, Needs, Problem, mean_entry
+from spml.methods.base import Method, mean_entry
+from spml.methods.interface import Batch, Clock, Geometry, Model, Needs, Problem
 from spml.methods.memory import RowMemory
 from spml.methods.registry import register
 from spml.type_checks import Fraction, NonNegative, Range

@@ -15,7 +15,8 @@ from spml.losses.zhou import (
     entropy_minimisation,
     negative_smoothed,
 )
-from spml.methods.base import MEAN_OF_ENTRIES, Clock, Method, Needs, Problem, mean_entry
+from spml.methods.base import Method, mean_entry
+from spml.methods.interface import MEAN_OF_ENTRIES, Clock, Needs, Problem
 from spml.methods.memory import RowMemory
 from spml.methods.registry import loss_method, register
 from spml.type_checks import NonNegative, Range, Share

@@ -18,7 +18,7 @@ from spml.errors import InputError
 from spml.labels import Entries, Labels
 from spml.methods import Method
 from spml.methods import method as make_method
-from spml.methods.base import ENOUGH_STEPS
+from spml.methods.interface import ENOUGH_STEPS
 from spml.models import Classifier, build_classifier
 from spml.models.backbones import WITHOUT_WEIGHTS
 from spml.runs.files import lock_folder, read_json, read_record
