@@ -43,6 +43,8 @@ def _of_data(out: Path, run: Path) -> bool:
 
 def _source(predictions: Path) -> dict[str, Any]:
     """How the data of a run is opened, from the header of its predictions; empty if that cannot be read."""
+    if not predictions.is_file():  # opening a pipe would wait for a writer
+        return {}
     try:
         with safe_open(predictions, "numpy") as file:
             source = parse_json(file.metadata()["record"])["source"]
