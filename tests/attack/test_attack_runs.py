@@ -281,7 +281,7 @@ RECOVER = {
     "fewer labels than are known": (("--k", "0.5"), "per row are already known"),
     "a preference and a threshold": (("--prefer", "recall", "--threshold", "0.5"), "leave one of them out"),
     "a prefix for a table": (("--prefix", "http://"), "prefix applies only to"),
-    "an empty format": (("--format", ""), "unknown format"),
+    "an empty format": (("--format", ""), "--format is empty"),
     "the format of another ending": (("--format", "coco"), "use another ending"),
 }
 
