@@ -1,5 +1,6 @@
 """Shared fixtures. Tests that need the development data are skipped if it is missing."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,10 @@ import pytest
 
 from spml.labels import Labels
 from support.shared_data import shared_data
+
+
+# A shell that starts the tests in the background ignores SIGINT, and processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
