@@ -11,7 +11,6 @@ import pytest
 from spml.labels import Labels
 from support.shared_data import shared_data
 
-
 # A shell that starts the tests in the background ignores SIGINT, and processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
