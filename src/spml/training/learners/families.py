@@ -182,7 +182,7 @@ def combine_families(
     task: Task, linear: Family, forests: Sequence[Trained]
 ) -> tuple[Tensor, list[tuple[Trained, float]]]:
     """The evidence of the combination, and its learners with their weights."""
-    families = [linear] * bool(linear) + [[forest] for forest in forests]
+    families = [*([linear] if linear else []), *([forest] for forest in forests)]
     averages = [average(family) for family in families]
     tables = [table for table, _ in averages]
     shares = choose_shares(tables, task.targets)
