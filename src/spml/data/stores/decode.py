@@ -10,7 +10,7 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import AvifImagePlugin, ExifTags, Image, UnidentifiedImageError
 
 from spml.errors import InputError
 
@@ -23,6 +23,9 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", "
 """Suffixes of the files that `decode` reads (lower case)."""
 MAX_SIZE = 4096  # a batch of 16 images then takes 3 GiB
 MAX_PIXELS = 2**27
+
+# By default Pillow starts a thread per core for every AVIF image, which takes longer than decoding a small image.
+AvifImagePlugin.DEFAULT_MAX_THREADS = 1
 
 # Only these: some of Pillow's other readers start programs (EPS) or fetch what a file refers to.
 _FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
