@@ -1,5 +1,10 @@
 """Shared fixtures. Tests that need the development data are skipped if it is missing."""
 
+import os
+
+# Tests compute little, and several processes run them side by side: more threads only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import signal
 import sys
 from collections.abc import Iterator

@@ -206,7 +206,9 @@ def test_edited_description_of_the_network(run: Path, model: dict[str, Any]) -> 
         open_predictor(run)
 
 
-@pytest.mark.parametrize("edit", [lambda labels: labels.subset(np.arange(39)), lambda labels: labels], ids=str)
+@pytest.mark.parametrize(
+    "edit", [lambda labels: labels.subset(np.arange(39)), lambda labels: labels], ids=["fewer rows", "other classes"]
+)
 @pytest.mark.filterwarnings("ignore::spml.runs.folder.RunWarning")
 def test_labels_of_other_rows_or_classes(run: Path, edit: Any) -> None:
     without_digests(run)
