@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spml.cli import main
 from spml.review.app import open_decisions
 from spml.runs.folder import open_run
 from support.attacks import folder, matrix, texts
@@ -46,10 +47,19 @@ main()
 """
 
 
-def run(*arguments: Any, kill_at: int = -1) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, killed before it moves its file number `kill_at` into place."""
-    command = [sys.executable, "-c", KILLED, str(kill_at), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+def kill(write: int, *arguments: Any) -> int:
+    """Run a command in a process of its own, killed before it moves file number `write` into place; its exit code."""
+    command = [sys.executable, "-c", KILLED, str(write), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, timeout=300).returncode
+
+
+def run(*arguments: Any) -> None:
+    """Run a command to its end, in this process, which has imported everything."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["spml", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert not end.value.code
 
 
 def photos(root: Path) -> tuple[Any, ...]:
@@ -97,8 +107,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[s
     def of(kind: str) -> dict[str, Any]:
         if kind not in known:
             root = tmp_path_factory.mktemp("whole")
-            ended = run(*TRAININGS[kind](root))
-            assert ended.returncode == 0, ended.stderr
+            run(*TRAININGS[kind](root))
             known[kind] = content(root / "run")
         return known[kind]
 
@@ -118,12 +127,11 @@ def test_training_killed_at_a_write_resumes_to_the_same_result(
 ) -> None:
     skip_without_weights(kind)
     command = TRAININGS[kind](tmp_path)
-    killed = run(*command, kill_at=write)
-    if killed.returncode == 0:
+    killed = kill(write, *command)
+    if killed == 0:
         pytest.skip("the training has fewer writes")
-    assert killed.returncode == -signal.SIGKILL
-    resumed = run(*command)
-    assert resumed.returncode == 0, resumed.stderr
+    assert killed == -signal.SIGKILL
+    run(*command)
     assert content(tmp_path / "run") == expected(kind)
     assert not leftovers(tmp_path / "run")
 
@@ -150,8 +158,7 @@ def test_training_killed_at_random_resumes_to_the_same_result(
     for _ in range(20 if LONG else 2):
         if killed_at_random(draw.uniform(0.5, 8.0), *command) == 0:
             break
-    ended = run(*command)
-    assert ended.returncode == 0, ended.stderr
+    run(*command)
     assert content(tmp_path / "run") == expected(kind)
     assert not leftovers(tmp_path / "run")
 
@@ -168,12 +175,12 @@ def test_a_benchmark_killed_at_a_write_resumes_to_the_same_table(write: int, tmp
         data = ("--data", f"tiny={tmp_path / 'pack'}", "--device", "cpu")
         return ("bench", tmp_path / "tiny.toml", *data, "--out", tmp_path / out)
 
-    killed = run(*bench("killed"), kill_at=write)
-    if killed.returncode == 0:
+    killed = kill(write, *bench("killed"))
+    if killed == 0:
         pytest.skip("the benchmark has fewer writes")
-    assert killed.returncode == -signal.SIGKILL
-    assert run(*bench("killed")).returncode == 0
-    assert run(*bench("whole")).returncode == 0
+    assert killed == -signal.SIGKILL
+    run(*bench("killed"))
+    run(*bench("whole"))
     for name in ("table.csv", "pairs.csv", "table.md"):
         assert (tmp_path / "killed" / name).read_text() == (tmp_path / "whole" / name).read_text()
     assert not leftovers(tmp_path / "killed")
@@ -202,8 +209,7 @@ def test_no_answer_is_lost_when_a_review_is_killed(moment: float, trained: Path,
         time.sleep(moment)
         process.kill()
         promised = [int(line) for line in (first + process.stdout.read()).splitlines()]
-    exported = run("review", tmp_path / "run", "--export", tmp_path / "answers.csv")
-    assert exported.returncode == 0, exported.stderr
+    run("review", tmp_path / "run", "--export", tmp_path / "answers.csv")
     with open_decisions(open_run(tmp_path / "run")) as answers:
         kept = {decision.id for decision in answers.since()}
     assert set(promised[:-1]) <= kept  # the last line may be a part of a number
@@ -213,7 +219,7 @@ def test_no_answer_is_lost_when_a_review_is_killed(moment: float, trained: Path,
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run on features, and its data."""
     root = tmp_path_factory.mktemp("trained")
-    assert run(*features(root)).returncode == 0
+    run(*features(root))
     return root
 
 
@@ -224,24 +230,11 @@ def test_a_killed_output_leaves_the_old_file_and_no_rest(command: str, trained: 
     out.write_text("of the user")
     inputs = (tmp_path / "data" / "x.npy",) if command == "predict" else ()
     arguments = (command, tmp_path / "run", *inputs, "--out", out, "--force")
-    assert run(*arguments, kill_at=0).returncode == -signal.SIGKILL
+    assert kill(0, *arguments) == -signal.SIGKILL
     assert out.read_text() == "of the user"
-    assert run(*arguments).returncode == 0
+    run(*arguments)
     assert out.read_text() != "of the user"
     assert not leftovers(tmp_path)
-
-
-def children(process: int) -> list[int]:
-    """The processes that a process started, by /proc."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == process:
-            found.append(int(status.parent.name))
-    return found
 
 
 def alive(process: int) -> bool:
@@ -253,35 +246,31 @@ def alive(process: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_workers_of_a_killed_benchmark_end_within_two_seconds(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    started.mkdir()
     code = (
-        "import sys\nfrom spml.bench.workers import in_workers\nimport time\n"
+        "import os, pathlib, time\nfrom spml.bench.workers import in_workers\n"
+        "def work(folder):\n"
+        "    pathlib.Path(folder, str(os.getpid())).touch()\n"
+        "    time.sleep(100)\n"
         "if __name__ == '__main__':\n"
-        "    print('start', flush=True)\n"
-        "    list(in_workers(time.sleep, [(100,), (100,)], ['a', 'b'], device='cpu', workers=2, abrupt=True))\n"
+        f"    tasks = [({str(started)!r},)] * 2\n"
+        "    list(in_workers(work, tasks, ['a', 'b'], device='cpu', workers=2, abrupt=True))\n"
     )
     (tmp_path / "bench.py").write_text(code)
-    with subprocess.Popen([sys.executable, str(tmp_path / "bench.py")], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, str(tmp_path / "bench.py")]) as process:
         try:
-            until = time.monotonic() + 60
-            workers: list[int] = []
-            while time.monotonic() < until and len(workers) < 2:
-                workers = [child for child in children(process.pid) if is_worker(child)]
-                time.sleep(0.2)
-            assert len(workers) >= 2
-            time.sleep(8)  # until they have imported what they need and watch their caller
+            until = time.monotonic() + 120
+            while time.monotonic() < until and len(list(started.iterdir())) < 2:
+                time.sleep(0.05)
         finally:
             process.kill()
+    workers = [int(file.name) for file in started.iterdir()]
+    assert len(workers) == 2
     until = time.monotonic() + 2
     while time.monotonic() < until and any(map(alive, workers)):
         time.sleep(0.05)
     assert not any(map(alive, workers))
-
-
-def is_worker(process: int) -> bool:
-    try:
-        return b"spawn_main" in Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 @pytest.mark.skipif(not LONG, reason="set SPML_LONG_TESTS=1")
@@ -289,7 +278,7 @@ def test_a_million_rows_are_predicted_within_a_memory_limit(tmp_path: Path) -> N
     import resource
 
     data = matrix(tmp_path)
-    assert run("train", data, "--out", tmp_path / "run", "--device", "cpu").returncode == 0
+    run("train", data, "--out", tmp_path / "run", "--device", "cpu")
     rows = 1_000_000
     values = np.lib.format.open_memmap(tmp_path / "many.npy", "w+", np.float32, (rows, 4))
     values[:] = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32).repeat(rows // 1000, 0)

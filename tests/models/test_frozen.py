@@ -44,6 +44,7 @@ def classifier(backbone: str | nn.Module) -> Classifier:
 def test_features_equal_the_classifiers(backbone: str | nn.Module, onnx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if onnx:
         pytest.importorskip("onnxruntime", reason="needs the extra 'export'")
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # the parts of a batch run at the same time
     else:
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
     own = classifier(backbone)

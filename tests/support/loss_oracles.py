@@ -493,10 +493,11 @@ def annotator_choice(logits: Table, labels: Labels) -> Table:
         if named:
             chances = [1.0]  # of 0, 1, 2, … unknown labels present
             for g in row[known == 0]:
+                there, absent = p(g), not_p(g)
                 longer = [0.0] * (len(chances) + 1)
                 for count, chance in enumerate(chances):
-                    longer[count] += chance * not_p(g)
-                    longer[count + 1] += chance * p(g)
+                    longer[count] += chance * absent
+                    longer[count + 1] += chance * there
                 chances = longer
             cost -= math.log(sum(chance * named / (named + count) for count, chance in enumerate(chances)))
         costs.append(cost)
