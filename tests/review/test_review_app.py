@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-import time
+import urllib.request
 from dataclasses import replace
 
 import numpy as np
@@ -365,7 +365,7 @@ def test_ctrl_c_is_the_usual_end(tables, tmp_path):
         assert first.startswith("Open http://127.0.0.1:"), first
         while process.stdout.readline() != "Press Ctrl-C to stop. Every answer is saved at once.\n":
             pass
-        time.sleep(0.5)  # until uvicorn listens to signals
+        urllib.request.urlopen(first.split()[1], timeout=60).close()  # whoever answers listens to signals
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()
     assert "Stopped. 0 answers are saved" in rest

@@ -361,7 +361,7 @@ def test_reload_keeps_place_and_answers(chromium, address, app):
 
 
 def test_answers_survive_a_server_that_stops(chromium, app):
-    with serving(app.asgi) as address:
+    with serving(app.asgi, port=0) as address:  # not the usual port, which another test may take in between
         port = int(address.split(":")[2].split("/")[0])
         context = chromium.new_context()
         page = context.new_page()
