@@ -24,6 +24,10 @@ _NO_MEMORY = "memory ran out: use a smaller --batch-size or --size, or fewer --w
 _LOST_PEER = ("gloo", "nccl", "closed by peer", "reset by peer", "tcpstore", "heartbeat")
 
 
+class _Interruption(KeyboardInterrupt):
+    """After a plain `KeyboardInterrupt` inside `exec`, as imports run it, `python -m` ends by SIGINT, not by 130."""
+
+
 def run_guarded(command: Callable[[], object], rename: Callable[[str], str] = str) -> int:
     """Run a command and return its exit code; print at most one sentence about what went wrong.
 
@@ -61,7 +65,7 @@ def _signals() -> Iterator[list[int]]:
         received.append(number)
         if len(received) > 1:
             os._exit(_print("Interrupted. Run the same command to resume.", INTERRUPTED))
-        raise KeyboardInterrupt
+        raise _Interruption
 
     numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():
