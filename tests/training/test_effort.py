@@ -12,7 +12,7 @@ from spml.errors import InputError
 from spml.models import build_classifier
 from spml.runs.folder import open_run
 from spml.training import train_features as module
-from spml.training.effort import TrainingPlan, plan_training
+from spml.training.effort import TrainingPlan, default_model, plan_training
 from spml.training.learners import FeatureFit
 from spml.training.options import TrainOptions
 from spml.training.train_features import train_features
@@ -34,7 +34,8 @@ def plan(
         ({"effort": "thorough"}, (True, True)),
         ({"effort": "thorough", "device": torch.device("cuda")}, (True, True)),
         ({"effort": "thorough", "held_out": False}, (False, True)),
-        ({"device": torch.device("cuda")}, (False, True)),
+        ({"device": torch.device("cuda")}, (True, True)),
+        ({"device": torch.device("cuda"), "epochs": 3}, (False, True)),
         ({"method": "em"}, (False, True)),
         ({"backbone": "small"}, (False, True)),
         ({"epochs": 3}, (False, True)),
@@ -44,6 +45,25 @@ def plan(
 def test_what_is_trained(changes: dict[str, Any], stages: tuple[bool, bool]) -> None:
     found = plan(**changes)
     assert (found.frozen, found.network) == stages
+
+
+def test_quick_reads_images_at_one_size() -> None:
+    assert plan(effort="quick").zooms == (1.0,)
+    assert plan().zooms == plan(effort="thorough").zooms == (1.0, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "model"),
+    [
+        ({}, "cpu", "lite2"),
+        ({}, "cuda", "lite2"),
+        ({"epochs": 3}, "cpu", "lite0"),
+        ({"epochs": 3}, "cuda", "lite2"),
+        ({"method": "em"}, "cpu", "lite0"),
+    ],
+)
+def test_default_model(options: dict[str, Any], device: str, model: str) -> None:
+    assert default_model(TrainOptions(**options), torch.device(device)).model == model
 
 
 def test_small_sets_get_more_epochs_and_given_epochs_are_kept() -> None:
@@ -83,7 +103,7 @@ def test_a_run_on_frozen_features_predicts_images(tmp_path: Path, monkeypatch: p
     run = open_run(tmp_path / "run")
     assert run.cross_fitted
     assert run.choice
-    assert len(asked) == 1
+    assert len(asked) == 2  # for every pooling
     network = run.network()
     with torch.no_grad():
         found = torch.sigmoid(network(data.tensor_store.batch(data.test)).logits).numpy()

@@ -13,7 +13,7 @@ from spml.errors import InputError
 from spml.models.backbones import IMAGENET_MEAN, IMAGENET_STD, example_output, load_backbone, weights_digest
 from spml.models.feature_head import FeatureHead
 from spml.models.feature_model import FeatureModel, feature_model_from_description
-from spml.models.heads import Outputs, build_head, pool
+from spml.models.heads import POOLINGS, Outputs, Pooling, build_head, pool
 from spml.type_checks import check_count
 
 
@@ -35,6 +35,8 @@ class Classifier(nn.Module):
     zooms : sequence of float
         The head receives the mean of the pooled features of the image at these multiples of its size. More than one
         needs a linear head.
+    pooling : {"mean", "rms"}
+        How features are pooled over positions. "rms" needs a linear head.
     description : mapping, optional
         JSON-serialisable. Together with the weights, all that `classifier_from_description` needs.
     """
@@ -51,10 +53,12 @@ class Classifier(nn.Module):
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
         zooms: Sequence[float] = (1.0,),
+        pooling: Pooling = "mean",
         description: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.zooms = tuple(zooms)
+        self.pooling: Pooling = pooling
         self.backbone = backbone
         self.head = head
         self.num_classes = num_classes
@@ -63,7 +67,8 @@ class Classifier(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Outputs:
-        outputs: Outputs = self.head(self.feature_map(images) if self.zooms == (1.0,) else self.features(images))
+        head_pools = self.zooms == (1.0,) and self.pooling == "mean"
+        outputs: Outputs = self.head(self.feature_map(images) if head_pools else self.features(images))
         return outputs
 
     def feature_map(self, images: Tensor) -> Tensor:
@@ -72,12 +77,13 @@ class Classifier(nn.Module):
         return features
 
     def features(self, images: Tensor) -> Tensor:
-        """Return globally average-pooled features (B, C), the input of the linear head's layer."""
-        return torch.stack([self.features_at(images, zoom) for zoom in self.zooms]).mean(0)
+        """Return features pooled over all positions (B, C), the input of the linear head's layer."""
+        return torch.stack([self.features_at(images, zoom, [self.pooling]) for zoom in self.zooms]).mean(0)
 
-    def features_at(self, images: Tensor, zoom: float) -> Tensor:
-        """Return the pooled features (B, C) of the images at one multiple of their size."""
-        return pool(self.feature_map(zoomed(images, zoom)))
+    def features_at(self, images: Tensor, zoom: float, poolings: Sequence[Pooling] = ("mean",)) -> Tensor:
+        """Return the features of the images at one multiple of their size, pooled in each of these ways (B, n·C)."""
+        features = self.feature_map(zoomed(images, zoom))
+        return torch.cat([pool(features, pooling) for pooling in poolings], -1)
 
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise images as the backbone expects: (x − mean) / std with x in 0..1."""
@@ -89,10 +95,10 @@ class Classifier(nn.Module):
             raise InputError(f"images must be uint8 (0..255) or floating point (0..1), not {images.dtype}")
         return ((images - self.mean) / self.std).to(self.mean.dtype)
 
-    def average_over(self, zooms: Sequence[float]) -> None:
-        """Average the features of the linear head over these multiples of the image size."""
-        self.zooms = tuple(zooms)
-        self.description["zooms"] = list(zooms)
+    def pool_over(self, zooms: Sequence[float], pooling: Pooling) -> None:
+        """Pool the features of the linear head in this way, and average them over these multiples of the image size."""
+        self.zooms, self.pooling = tuple(zooms), pooling
+        self.description |= {"zooms": list(zooms), "pooling": pooling}
 
     def replace_head(self, model: FeatureModel) -> None:
         """Replace the head by a model over the pooled features."""
@@ -164,7 +170,7 @@ class LogitsOnly(Classifier):
     def forward(self, images: Tensor) -> Outputs:
         return Outputs(self.feature_map(images))
 
-    def features_at(self, images: Tensor, zoom: float) -> Tensor:
+    def features_at(self, images: Tensor, zoom: float, poolings: Sequence[Pooling] = ("mean",)) -> Tensor:
         raise InputError(f"{self.description['backbone']} returns logits only; it has no pooled features")
 
 
@@ -179,6 +185,7 @@ def build_classifier(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     zooms: Sequence[float] = (1.0,),
+    pooling: Pooling = "mean",
     weights: str | Path | None = None,
     **head_settings: Any,
 ) -> Classifier:
@@ -201,6 +208,8 @@ def build_classifier(
         Normalisation of the images. Default: the backbone's own; ImageNet's for a module.
     zooms : sequence of float
         Multiples of the image size over which a linear head averages the features.
+    pooling : {"mean", "rms"}
+        How features are pooled for a linear head: their mean over the positions, or their root mean square.
     weights : path, optional
         Of a named backbone: a .safetensors file with its weights, read instead of downloading them.
     **head_settings
@@ -234,8 +243,10 @@ def build_classifier(
     body = load_backbone(backbone, pretrained=pretrained, image_size=image_size, mean=mean, std=std, weights=weights)
     if body.pooled and head != "linear":
         raise InputError(f"backbone {body.name!r} returns pooled features, which only the linear head accepts")
-    if tuple(zooms) != (1.0,) and head != "linear":
-        raise InputError(f"zooms {tuple(zooms)} need the linear head, not {head!r}")
+    if pooling not in POOLINGS:
+        raise InputError(f"pooling is {pooling!r}: it must be one of {', '.join(POOLINGS)}")
+    if head != "linear" and (tuple(zooms), pooling) != ((1.0,), "mean"):
+        raise InputError(f"zooms {tuple(zooms)} with pooling {pooling!r} need the linear head, not {head!r}")
     top = build_head(head, body.channels, num_classes, head_settings)
     description = {
         "backbone": body.name,
@@ -247,8 +258,18 @@ def build_classifier(
         "std": list(body.std),
         "weights": {"source": body.weights_source, "sha256": body.weights_sha256},
         **({} if tuple(zooms) == (1.0,) else {"zooms": list(zooms)}),
+        **({} if pooling == "mean" else {"pooling": pooling}),
     }
-    return Classifier(body.module, top, num_classes, mean=body.mean, std=body.std, zooms=zooms, description=description)
+    return Classifier(
+        body.module,
+        top,
+        num_classes,
+        mean=body.mean,
+        std=body.std,
+        zooms=zooms,
+        pooling=pooling,
+        description=description,
+    )
 
 
 def classifier_from_description(description: Mapping[str, Any], backbone: nn.Module | None = None) -> Classifier:
@@ -301,6 +322,7 @@ def classifier_from_description(description: Mapping[str, Any], backbone: nn.Mod
             mean=mean,
             std=std,
             zooms=description.get("zooms", (1.0,)),
+            pooling=description.get("pooling", "mean"),
             **({} if feature_model else description["head_settings"]),
         )
     if feature_model:

@@ -8,7 +8,7 @@ differ, the classifier is used as it is.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -17,8 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from spml.models.classifier import Classifier
+from spml.models.heads import Pooling
 from spml.models.quiet_export import quiet_export
 
+ZOOMS = (1.0, 1.5)
+"""Multiples of the image size whose features are averaged: the larger ones show small objects."""
 TOLERANCE = 1e-4
 """Largest difference to the classifier's own features, relative to the largest feature."""
 _ROWS_PER_STREAM = 4  # activations of a few images stay in the cache of a core
@@ -28,12 +31,13 @@ Features = Callable[[Tensor], Tensor]
 
 
 class FrozenFeatures:
-    """`Classifier.features_at(images, 1)` in evaluation mode, for many batches on a CPU.
+    """`Classifier.features_at(images, 1, poolings)` in evaluation mode, for many batches on a CPU.
 
     Parameters
     ----------
     classifier : Classifier
         Its weights must not change afterwards.
+    poolings : sequence of {"mean", "rms"}
 
     Examples
     --------
@@ -46,8 +50,8 @@ class FrozenFeatures:
     True
     """
 
-    def __init__(self, classifier: Classifier) -> None:
-        self._classifier = classifier
+    def __init__(self, classifier: Classifier, poolings: Sequence[Pooling] = ("mean",)) -> None:
+        self._classifier, self._poolings = classifier, tuple(poolings)
         self._by_size: dict[torch.Size, Features] = {}
 
     @torch.no_grad()
@@ -58,15 +62,16 @@ class FrozenFeatures:
         return self._by_size[size](images)
 
     def _fastest(self, images: Tensor) -> Features:
-        expected = self._classifier.features_at(images, 1)
+        own = partial(self._classifier.features_at, zoom=1, poolings=self._poolings)
         folded = fold_batch_norm(self._classifier, images[:1]).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if not _close(folded.features_at(images, 1), expected):
-            return partial(self._classifier.features_at, zoom=1)
+        fast, expected = partial(folded.features_at, zoom=1, poolings=self._poolings), own(images)
+        if not _close(fast(images), expected):
+            return own
         try:
-            streams = _onnx_streams(folded, images)
+            streams = _onnx_streams(folded, self._poolings, images)
         except Exception:  # not installed, or an operator is not supported: every exporter raises its own errors
-            return _channels_last(folded)
-        return streams if _close(streams(images), expected) else _channels_last(folded)
+            return _channels_last(fast)
+        return streams if _close(streams(images), expected) else _channels_last(fast)
 
 
 def fold_batch_norm(classifier: Classifier, images: Tensor) -> Classifier:
@@ -110,14 +115,11 @@ def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Module:
     return nn.Sequential(*(part for name, part in norm.named_children() if name in ("drop", "act")))
 
 
-def _channels_last(classifier: Classifier) -> Features:
-    def features(images: Tensor) -> Tensor:
-        return classifier.features_at(images.contiguous(memory_format=torch.channels_last), 1)
-
-    return features
+def _channels_last(features: Features) -> Features:
+    return lambda images: features(images.contiguous(memory_format=torch.channels_last))
 
 
-def _onnx_streams(classifier: Classifier, images: Tensor) -> Features:
+def _onnx_streams(classifier: Classifier, poolings: Sequence[Pooling], images: Tensor) -> Features:
     """Return the features by onnxruntime: the rows of a batch are divided among single-threaded streams."""
     import onnxruntime
 
@@ -127,7 +129,7 @@ def _onnx_streams(classifier: Classifier, images: Tensor) -> Features:
             self.classifier = classifier
 
         def forward(self, images: Tensor) -> Tensor:
-            return self.classifier.features_at(images, 1)
+            return self.classifier.features_at(images, 1, poolings)
 
     with quiet_export():
         program = torch.onnx.export(

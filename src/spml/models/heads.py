@@ -7,7 +7,7 @@ scores, and average precision depends on their order.
 import inspect
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -41,10 +41,26 @@ class Outputs(NamedTuple):
     maps: Tensor | None = None
 
 
-def pool(features: Tensor) -> Tensor:
-    """Average over positions, (B, C, h, w) -> (B, C), in float32 or wider. Pooled features (B, C) stay as they are."""
+Pooling = Literal["mean", "rms"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+"""The mean over positions, or the root mean square, in which a strong response at few positions counts more."""
+
+
+def pool(features: Tensor, pooling: Pooling = "mean") -> Tensor:
+    """Pool over positions, (B, C, h, w) -> (B, C), in float32 or wider. Pooled features (B, C) stay as they are.
+
+    Examples
+    --------
+    >>> corner = torch.tensor([[[[2.0, 0.0], [0.0, 0.0]]]])
+    >>> pool(corner).item(), pool(corner, "rms").item()
+    (0.5, 1.0)
+    """
     dtype = torch.promote_types(features.dtype, torch.float32)
-    return features.mean((-2, -1), dtype=dtype) if features.ndim == 4 else features.to(dtype)
+    if features.ndim != 4:
+        return features.to(dtype)
+    if pooling == "rms":
+        return features.to(dtype).square().mean((-2, -1)).sqrt()
+    return features.mean((-2, -1), dtype=dtype)
 
 
 class Head(nn.Module):

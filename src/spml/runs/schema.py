@@ -64,6 +64,7 @@ class NetworkRecord(TypedDict, total=False):
     mean: Annotated[list[float], Meta(min_length=3, max_length=3)]
     std: Annotated[list[Annotated[float, Meta(gt=0)]], Meta(min_length=3, max_length=3)]
     zooms: Annotated[list[Annotated[float, Meta(gt=0, le=16)]], Meta(min_length=1)]
+    pooling: Literal["mean", "rms"]
     activation: Literal["sigmoid", "softmax"]
     features: Size
     learners: list[dict[str, Any]]

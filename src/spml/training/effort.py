@@ -8,6 +8,7 @@ import torch
 
 from spml.errors import InputError
 from spml.models.backbones import WITHOUT_WEIGHTS
+from spml.models.frozen import ZOOMS
 from spml.training.options import BATCH_SIZE, TrainOptions
 
 EFFORTS = ("quick", "normal", "thorough")
@@ -25,6 +26,8 @@ class TrainingPlan(NamedTuple):
     """Whether the whole network is trained."""
     epochs: int
     """Of the whole network; with `minutes`, at most."""
+    zooms: tuple[float, ...]
+    """Multiples of the image size whose features the frozen backbone computes."""
     reason: str
     """One sentence for the user."""
 
@@ -34,9 +37,9 @@ def plan_training(
 ) -> TrainingPlan:
     """Decide what to train on images.
 
-    Effort "quick" trains a classifier on frozen features; "thorough" continues from it with the whole network and keeps
-    the better one. "normal" trains the whole network on a GPU, and on a CPU it is "thorough" with `minutes` and
-    otherwise "quick". An option that applies only to a whole network, such as epochs or head, trains only that.
+    A classifier on frozen features is trained first. Effort "thorough" continues from it with the whole network and
+    keeps the better one. "normal" does the same on a GPU, and on a CPU with `minutes`. "quick" reads the images at one
+    size instead of two. An option that applies only to a whole network, such as epochs or head, trains only that.
 
     Parameters
     ----------
@@ -62,7 +65,7 @@ def plan_training(
     >>> plan_training(TrainOptions(), rows=1250, backbone="lite0", device=torch.device("cpu"))[:2]
     (True, False)
     >>> plan_training(TrainOptions(), rows=1250, backbone="lite0", device=torch.device("cuda"))[:3]
-    (False, True, 38)
+    (True, True, 38)
     """
     effort, minutes, given = options.effort, options.minutes, options.network_options
     if effort not in EFFORTS:
@@ -81,23 +84,17 @@ def plan_training(
     enough = min(max(math.ceil(STEPS / steps_per_epoch), MIN_EPOCHS), MAX_EPOCHS)
     epochs = options.epochs or (enough if thorough or minutes else MIN_EPOCHS)
     if effort == "quick":
-        return TrainingPlan(
-            True, False, epochs, "Training a classifier on the features of the frozen network (effort quick)."
-        )
-    direct = given or impossible or several_processes() or not held_out
-    if direct or (effort == "normal" and device.type != "cpu"):
-        return TrainingPlan(False, True, epochs, f"Training the whole network for {epochs} epochs.")
-    if effort == "normal" and minutes is None:
-        reason = "on a CPU, training the whole network takes much longer (try --minutes 30, or --effort thorough)"
-        rest = f"{reason}. It learns from all rows, and each is predicted by classifiers that did not see its label"
-        return TrainingPlan(
-            True, False, epochs, f"Training a classifier on the features of the frozen network: {rest}."
-        )
+        reason = "Training a classifier on the features of the frozen network (effort quick)."
+        return TrainingPlan(True, False, epochs, (1.0,), reason)
+    if given or impossible or several_processes() or not held_out:
+        return TrainingPlan(False, True, epochs, ZOOMS, f"Training the whole network for {epochs} epochs.")
+    first = "Training a classifier on the features of the frozen network"
+    if not thorough and minutes is None:
+        why = "on a CPU, training the whole network takes much longer (try --minutes 30, or --effort thorough)"
+        rest = f"{why}. It learns from all rows, and each is predicted by classifiers that did not see its label"
+        return TrainingPlan(True, False, epochs, ZOOMS, f"{first}: {rest}.")
     limit = "" if minutes is None else f", within {minutes:g} min"
-    reason = "then the whole network from it"
-    return TrainingPlan(
-        True, True, epochs, f"Training a classifier on the features of the frozen network, {reason}{limit}."
-    )
+    return TrainingPlan(True, True, epochs, ZOOMS, f"{first}, then the whole network from it{limit}.")
 
 
 class DefaultModel(NamedTuple):
@@ -109,7 +106,7 @@ class DefaultModel(NamedTuple):
 
 
 def default_model(options: TrainOptions, device: torch.device) -> DefaultModel:
-    """Return a backbone with good frozen features where these are used, otherwise one that is trained fast.
+    """Return the best network that pip installs, or one that is trained fast where a CPU must train all of it.
 
     Examples
     --------
@@ -119,9 +116,7 @@ def default_model(options: TrainOptions, device: torch.device) -> DefaultModel:
     DefaultModel(model='lite0', size=224)
     """
     may_freeze = options.method == "auto" and not options.network_options and not several_processes()
-    if may_freeze and (options.effort != "normal" or device.type == "cpu"):
-        return DefaultModel("lite2", 320)
-    return DefaultModel("lite0", 224)
+    return DefaultModel("lite2", 320) if may_freeze or device.type != "cpu" else DefaultModel("lite0", 224)
 
 
 def _why_not_frozen(method: str, backbone: str) -> str | None:

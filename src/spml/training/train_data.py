@@ -164,6 +164,7 @@ def _train_on_images(
         base="linear",
         backbone=backbone,
         weights=options.weights,
+        zooms=plan.zooms,
         k=options.k,
         seed=options.seed,
         device=options.device,

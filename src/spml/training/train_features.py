@@ -26,6 +26,8 @@ from spml.methods import Method
 from spml.methods import method as make_method
 from spml.models import Classifier, build_classifier
 from spml.models.feature_model import FeatureModel, LinearLearner
+from spml.models.frozen import ZOOMS
+from spml.models.heads import POOLINGS, Pooling
 from spml.models.text_encoders import DEFAULT_ENCODER, TextEncoder, check_encoder, fit_encoder
 from spml.runs.files import digest, lock_folder, read_json, write_tensors, write_text
 from spml.runs.folder import ENCODER, PREDICTIONS
@@ -34,15 +36,17 @@ from spml.training.device import choose_device
 from spml.training.evaluation import selection_score
 from spml.training.examples import check_labels
 from spml.training.frozen.epr_head import with_expected_positives
-from spml.training.frozen.pooled_features import features_are_kept, pooled_features, supported_zooms
-from spml.training.frozen.soft_labels import ZOOMS
+from spml.training.frozen.pooled_features import (
+    features_are_kept,
+    fit_best_pooling,
+    pooled_features,
+    supported_zooms,
+)
 from spml.training.learners import FeatureFit, fit_features
 from spml.training.learners.trees import forests_take_long
 from spml.training.network.files import refuse_other_settings
 from spml.training.network.finish import write_rows
 from spml.training.progress import stages
-
-LARGE_IMAGE = 300  # pixels per side
 
 
 def encoded(dataset: Dataset, encoder: str = DEFAULT_ENCODER) -> tuple[Dataset, TextEncoder]:
@@ -75,6 +79,7 @@ def train_features(
     encoder: str | None = None,
     backbone: str | None = None,
     weights: str | Path | None = None,
+    zooms: Sequence[float] = ZOOMS,
     k: float | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -100,6 +105,8 @@ def train_features(
         Of images: the network whose features are used; it is not trained.
     weights : str or Path, optional
         A .safetensors file with the weights of `backbone`.
+    zooms : sequence of float
+        Of images: the features are averaged over these multiples of their size, if the backbone supports them.
     notify : callable
         Receives messages for the user.
     progress : bool
@@ -129,46 +136,58 @@ def train_features(
         network = build_classifier(
             backbone, len(dataset.classes), image_size=dataset.store.size, weights=weights
         ).eval()
-        prepare_images(dataset, network, device, progress)
-    record = _record(dataset, labels, trained, base, k, seed, _inputs(dataset, encoder, backbone, weights))
+        zooms = supported_zooms(network, torch.zeros(1, 3, dataset.store.size, dataset.store.size), zooms)
+        prepare_images(dataset, network, zooms, device, progress)
+    record = _record(dataset, labels, trained, base, k, seed, _inputs(dataset, encoder, backbone, weights, zooms))
     _check_memory(dataset)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         if _is_finished(folder, record):
             return _result(folder)
         write_text(folder / "run.json", json.dumps(record, indent=2))
-        features = dataset
+        pooled: dict[Pooling, FeatureStore] = {}
         if network is not None:
             with truth_closed():
-                features = frozen_features(dataset, network, device, progress)
+                pooled = frozen_features(dataset, network, zooms, device, progress)
         with stages(progress) as show, truth_closed():
             fitted: TextEncoder | None = None
+            features = dataset
             if encoder is not None:
                 show("encoding texts")
                 features, fitted = encoded(dataset, encoder)
                 notify(f"Features: {fitted.description}")
-            store = features.tensor_store
-            assert isinstance(store, FeatureStore)
-            sizes = len(labels), store.dim, labels.num_classes
-            if network is None and method == "auto" and base == "auto" and forests_take_long(*sizes):
-                notify("Growing forests can take minutes: --base linear does without them, and is faster.")
             answers = dataset.answers
-            fit = fit_features(
-                store.subset(dataset.train),
-                labels if answers is None else answers.given.subset(dataset.train),
-                answers=None if answers is None else answers.decided.subset(dataset.train),
-                method=method,
-                settings=settings,
-                base=base,
-                k=k,
-                seed=seed,
-                device=device,
-                progress=show,
-            )
-            if network is not None and method == "auto" and answers is None:
-                show("many labels per row?")
+
+            def fit_store(store: FeatureStore) -> FeatureFit:
                 part = store.subset(dataset.train)
-                fit = with_expected_positives(fit, part, labels, k=k, seed=seed, device=device)
+                fit = fit_features(
+                    part,
+                    labels if answers is None else answers.given.subset(dataset.train),
+                    answers=None if answers is None else answers.decided.subset(dataset.train),
+                    method=method,
+                    settings=settings,
+                    base=base,
+                    k=k,
+                    seed=seed,
+                    device=device,
+                    progress=show,
+                )
+                if network is None or method != "auto" or answers is not None:
+                    return fit
+                show("many labels per row?")
+                return with_expected_positives(fit, part, labels, k=k, seed=seed, device=device)
+
+            if network is None:
+                store = features.tensor_store
+                assert isinstance(store, FeatureStore)
+                sizes = len(labels), store.dim, labels.num_classes
+                if method == "auto" and base == "auto" and forests_take_long(*sizes):
+                    notify("Growing forests can take minutes: --base linear does without them, and is faster.")
+                fit = fit_store(store)
+            else:
+                pooling, fits = fit_best_pooling(pooled, fit_store)
+                store, fit = pooled[pooling], fits[pooling]
+                network.pool_over(zooms, pooling)
             predictions = _predictions(dataset, store, fit)
         for note in _doubts(labels, fit, images=backbone is not None):
             notify(note)
@@ -241,34 +260,31 @@ def _checked_encoder(encoder: str | None, texts: bool) -> str | None:
     return encoder
 
 
-def prepare_images(dataset: Dataset, network: Classifier, device: str, progress: bool) -> None:
+def prepare_images(dataset: Dataset, network: Classifier, zooms: Sequence[float], device: str, progress: bool) -> None:
     """Decode the images, unless an earlier run has kept the features of all of them."""
-    store = dataset.store
+    store, target = dataset.store, choose_device(device)
     assert isinstance(store, ImageStore)
-    zooms = _zooms(network, store.size)
-    if not features_are_kept(network, store, _rows(dataset), choose_device(device), zooms=zooms):
+    if not features_are_kept(network, store, _rows(dataset), target, zooms=zooms, poolings=POOLINGS):
         store.prepare(progress=progress)
 
 
-def frozen_features(dataset: Dataset, network: Classifier, device: str, progress: bool) -> Dataset:
-    """A data set of images with features of a pretrained network in place of the images."""
-    store, rows = dataset.store, _rows(dataset)
+def frozen_features(
+    dataset: Dataset, network: Classifier, zooms: Sequence[float], device: str, progress: bool
+) -> dict[Pooling, FeatureStore]:
+    """Features of all images of a data set by a pretrained network, pooled in every way."""
+    store, rows, target = dataset.store, _rows(dataset), choose_device(device)
     assert isinstance(store, ImageStore)
-    zooms = _zooms(network, store.size)
     title = "features" if progress else None
-    pooled = pooled_features(network, store, rows, choose_device(device), zooms=zooms, progress=title)
-    matrix = np.zeros((len(dataset), pooled.dim), np.float32)
-    matrix[rows] = pooled.batch(np.arange(len(rows))).cpu().numpy()
-    network.average_over(zooms)
+    pooled = pooled_features(network, store, rows, target, zooms=zooms, poolings=POOLINGS, progress=title)
     network.cpu()
-    return replace(dataset, store=FeatureStore(matrix))
+    return {pooling: _at_rows(features, rows, len(dataset)) for pooling, features in pooled.items()}
 
 
-def _zooms(network: Classifier, size: int) -> Sequence[float]:
-    """Two sizes of small images; of large ones, a second size gains little and takes most of the time."""
-    if size >= LARGE_IMAGE:
-        return (1.0,)
-    return supported_zooms(network, torch.zeros(1, 3, size, size, device=network.mean.device), ZOOMS)
+def _at_rows(features: FeatureStore, rows: npt.NDArray[np.int64], total: int) -> FeatureStore:
+    """Features of these rows among all rows; zeros elsewhere."""
+    matrix = np.zeros((total, features.dim), np.float32)
+    matrix[rows] = features.batch(np.arange(len(rows))).cpu().numpy()
+    return FeatureStore(matrix)
 
 
 def _rows(dataset: Dataset) -> npt.NDArray[np.int64]:
@@ -276,11 +292,17 @@ def _rows(dataset: Dataset) -> npt.NDArray[np.int64]:
     return np.concatenate([getattr(dataset, part) for part in PARTS])
 
 
-def _inputs(dataset: Dataset, encoder: str | None, backbone: str | None, weights: str | Path | None) -> dict[str, Any]:
+def _inputs(
+    dataset: Dataset,
+    encoder: str | None,
+    backbone: str | None,
+    weights: str | Path | None,
+    zooms: Sequence[float],
+) -> dict[str, Any]:
     """What prediction needs to know about the inputs."""
     if isinstance(dataset.store, ImageStore):
         of_file = {} if weights is None else {"weights": digest(Path(weights))}
-        return {"kind": "images", "columns": [], "backbone": backbone, **of_file}
+        return {"kind": "images", "columns": [], "backbone": backbone, "zooms": list(zooms), **of_file}
     if isinstance(dataset.store, TextStore):
         return {"kind": "texts", "columns": list(filter(None, [dataset.store.column])), "encoder": encoder}
     assert isinstance(dataset.store, FeatureStore)

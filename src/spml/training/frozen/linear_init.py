@@ -42,10 +42,13 @@ def linear_init(
         k=experiment.k,
     )
     (best,) = train_heads(
-        pooled_features(classifier, training.store, training.rows, device),
+        pooled_features(classifier, training.store, training.rows, device)["mean"],
         training.labels,
         [head],
-        validation=(pooled_features(classifier, validation.store, validation.rows, device), validation.labels),
+        validation=(
+            pooled_features(classifier, validation.store, validation.rows, device)["mean"],
+            validation.labels,
+        ),
         device=device,
         progress=False,
     )

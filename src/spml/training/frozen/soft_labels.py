@@ -9,6 +9,7 @@ probability of every other label. A linear head of the network starts as the cal
 start from the estimated class frequencies.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -20,16 +21,15 @@ from torch import Tensor
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.models import Classifier, Head
+from spml.models.frozen import ZOOMS
+from spml.models.heads import POOLINGS, Pooling
 from spml.training.frozen.epr_head import with_expected_positives
-from spml.training.frozen.pooled_features import pooled_features
-from spml.training.learners import fit_features
+from spml.training.frozen.pooled_features import fit_best_pooling, pooled_features
+from spml.training.learners import FeatureFit, fit_features
 from spml.training.network.batches import BatchMaker
 from spml.training.network.state import TrainingState
 from spml.training.progress import progress_bar
 
-# Small objects are found in a larger image; the features of both sizes are averaged. 1.5 times the size finds as much
-# as the image together with five crops, in half the time.
-ZOOMS = (1.0, 1.5)
 MIN_ROWS = 40
 MAX_NUMBERS = 2**31  # features and soft labels together, assuming CHANNELS features
 CHANNELS = 2048  # more than most backbones have
@@ -42,7 +42,7 @@ def supports_probes(classifier: object, labels: Labels) -> bool:
     source = classifier.description.get("weights", {}).get("source", "random")
     if source in ("random", "given with the module"):
         return False
-    numbers = len(labels) * (labels.num_classes + CHANNELS)
+    numbers = len(labels) * (labels.num_classes + len(POOLINGS) * CHANNELS)
     positive_rows, _ = labels.positives()
     singles = np.count_nonzero(np.bincount(positive_rows, minlength=len(labels)) == 1)
     return numbers <= MAX_NUMBERS and int(singles) >= MIN_ROWS
@@ -66,6 +66,7 @@ def start_from_probes(state: TrainingState, batches: BatchMaker, *, keep_head: b
         training.rows,
         batches.device,
         zooms=ZOOMS,
+        poolings=POOLINGS,
         precision=settings.precision if batches.device.type == "cuda" else "32",  # on a CPU, see `FrozenFeatures`
         dtype=np.float16,
         progress="soft labels: features" if progress else None,
@@ -82,13 +83,27 @@ def start_from_probes(state: TrainingState, batches: BatchMaker, *, keep_head: b
 
 
 def probe_features(
-    features: FeatureStore, labels: Labels, *, seed: int = 0, device: str | torch.device = "cpu", progress: bool = True
+    features: Mapping[Pooling, FeatureStore],
+    labels: Labels,
+    *,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    progress: bool = True,
 ) -> ProbeResult:
-    """Train probes on features of the training rows; return their soft labels and the probe of all rows."""
-    with progress_bar("soft labels: linear probes", 1, visible=progress) as advance:
-        fit = fit_features(features, labels, base="linear", normalise=False, seed=seed, device=device)
-        fit = with_expected_positives(fit, features, labels, seed=seed, device=device)
-        advance(1)
-    confidences = fit.calibration.confidences(expit(fit.evidence), labels.dense())
-    weight, bias = fit.model.as_linear()
+    """Train probes on features of the training rows, pooled in several ways.
+
+    The soft labels are those of the pooling that suits the labels best. The probe is that of averaged features, which
+    the linear head of a network gets.
+    """
+    with progress_bar("soft labels: linear probes", len(features), visible=progress) as advance:
+
+        def fit(store: FeatureStore) -> FeatureFit:
+            alone = fit_features(store, labels, base="linear", normalise=False, seed=seed, device=device)
+            advance(1)
+            return with_expected_positives(alone, store, labels, seed=seed, device=device)
+
+        pooling, fits = fit_best_pooling(features, fit)
+    best = fits[pooling]
+    confidences = best.calibration.confidences(expit(best.evidence), labels.dense())
+    weight, bias = fits["mean"].model.as_linear()
     return ProbeResult(confidences, weight.float(), bias.float())
