@@ -39,7 +39,7 @@ def test_head_and_memory_are_those_of_the_best_epoch(examples, tmp_path):
     experiment = Experiment("role", k=1.6, linear_init=LinearInit(6, 1e-2, 8))
     best = linear_init(classifier, experiment, training, validation)
     assert (best.experiment.train.learning_rate, best.experiment.train.batch_size) == (1e-2, 8)  # not fine-tuning's
-    features = pooled_features(classifier, validation.store, validation.rows, "cpu")["mean"].batch(np.arange(10))
+    features = pooled_features(classifier, validation.store, validation.rows, "cpu").batch(np.arange(10))
     images = validation.store.batch(validation.rows)
     assert torch.allclose(classifier.eval()(images).logits, features @ best.weight + best.bias, atol=1e-4)
 

@@ -17,7 +17,7 @@ from spml.methods.interface import ENOUGH_STEPS, Model
 from spml.models import Outputs, build_classifier
 from spml.training.examples import Examples
 from spml.training.frozen import soft_labels as module
-from spml.training.frozen.pooled_features import fit_best_pooling, pooled_features
+from spml.training.frozen.pooled_features import pooled_features
 from spml.training.frozen.soft_labels import probe_features, supports_probes
 from spml.training.learners import fit_features
 from spml.training.network.trainer import Trainer
@@ -39,7 +39,7 @@ def some_rows(rows: int = 240, seed: int = 0) -> tuple[np.ndarray, np.ndarray, L
 
 def test_soft_labels_find_unobserved_labels() -> None:
     features, truth, labels = some_rows(1000)
-    soft_labels = probe_features({"mean": FeatureStore(features)}, labels, progress=False).confidences
+    soft_labels = probe_features(FeatureStore(features), labels, progress=False).confidences
     known = labels.dense()
     assert (soft_labels[known > 0] == 1).all()
     present, absent = soft_labels[(known == 0) & truth], soft_labels[(known == 0) & ~truth]
@@ -77,7 +77,7 @@ def test_entropy_weight_is_annealed_for_networks() -> None:
 @pytest.mark.parametrize("head", ["linear", "cam"])
 def test_network_starts_from_the_probe(head: str) -> None:
     features, truth, labels = some_rows(1000)
-    result = probe_features({"mean": FeatureStore(features)}, labels, progress=False)
+    result = probe_features(FeatureStore(features), labels, progress=False)
     soft_labels = torch.sigmoid(torch.from_numpy(features) @ result.weight.T + result.bias).numpy()
     assert soft_labels[truth].mean() > 0.5
     assert soft_labels[~truth].mean() < 0.1
@@ -105,8 +105,7 @@ def test_known_labels_are_kept() -> None:
     features, truth, labels = some_rows()
     table = labels.dense().copy()
     table[:20] = np.where(truth[:20], 1, -1)
-    stores = {"mean": FeatureStore(features)}
-    soft_labels = probe_features(stores, Labels.from_matrix(table, CLASSES), progress=False).confidences
+    soft_labels = probe_features(FeatureStore(features), Labels.from_matrix(table, CLASSES), progress=False).confidences
     assert (soft_labels[:20] == truth[:20]).all()
 
 
@@ -165,33 +164,12 @@ def test_features_at_two_sizes_are_averaged() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8)
     store, rows = ImageStore.from_array(pixels), np.arange(5)
     classifier = build_classifier("small", 5, image_size=32)
-    found = pooled_features(classifier, store, rows, "cpu", zooms=(1.0, 1.5), poolings=("rms", "mean"), batch_size=2)
+    found = pooled_features(classifier, store, rows, "cpu", zooms=(1.0, 1.5), batch_size=2)
     images = torch.from_numpy(pixels)
     larger = F.interpolate(images.float(), size=(48, 48), mode="bilinear", antialias=True).round().to(torch.uint8)
     with torch.no_grad():
-        maps = [classifier.eval().feature_map(pixels) for pixels in (images, larger)]
-    mean = sum(features.mean((2, 3)) for features in maps) / 2
-    rms = sum((features**2).mean((2, 3)) ** 0.5 for features in maps) / 2
-    assert list(found) == ["rms", "mean"]
-    torch.testing.assert_close(found["mean"].batch(rows), mean, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(found["rms"].batch(rows), rms, rtol=1e-4, atol=1e-4)
-
-
-def test_the_pooling_with_the_more_likely_labels_is_chosen() -> None:
-    draw = np.random.default_rng(0)
-    label = np.arange(120) % 3
-    noise = draw.normal(size=(120, 3))
-    stores = {"mean": FeatureStore(noise), "rms": FeatureStore(noise + 3 * np.eye(3)[label])}
-    labels = Labels.from_indices(label, ["cat", "dog", "bird"])
-    for order in (("mean", "rms"), ("rms", "mean")):
-        features = {pooling: stores[pooling] for pooling in order}
-        pooling, fits = fit_best_pooling(features, lambda store: fit_features(store, labels, base="linear"))
-        assert pooling == "rms"
-        assert fits["rms"].log_likelihood > fits["mean"].log_likelihood
-    probe = probe_features(stores, labels, progress=False)
-    alone = {name: probe_features({"mean": store}, labels, progress=False) for name, store in stores.items()}
-    np.testing.assert_allclose(probe.confidences, alone["rms"].confidences)  # of the better pooling
-    torch.testing.assert_close(probe.weight, alone["mean"].weight)  # of the features that a linear head gets
+        wanted = (classifier.eval().features(images) + classifier.features(larger)) / 2
+    torch.testing.assert_close(found.batch(rows), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_backbone_with_one_image_size() -> None:
@@ -203,7 +181,7 @@ def test_backbone_with_one_image_size() -> None:
     store = ImageStore.from_array(np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8))
     classifier = build_classifier(OneSize(), 5, image_size=32)
     found = pooled_features(classifier, store, np.arange(5), "cpu", zooms=(1.0, 1.5))
-    torch.testing.assert_close(found["mean"].batch(np.arange(5)), classifier.features(store.batch(np.arange(5))))
+    torch.testing.assert_close(found.batch(np.arange(5)), classifier.features(store.batch(np.arange(5))))
 
 
 @pytest.mark.parametrize(

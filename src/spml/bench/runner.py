@@ -167,7 +167,7 @@ class Runner:
             torch.manual_seed(0)  # a backbone without pretrained weights is always the same
             classifier = build_classifier(experiment.backbone, len(images.classes), image_size=experiment.image_size)
         rows = np.arange(len(images))
-        features = pooled_features(classifier, images.store, rows, choose_device(self.device))["mean"]
+        features = pooled_features(classifier, images.store, rows, choose_device(self.device))
         with atomic_path(path) as temporary, temporary.open("wb") as file:
             np.save(file, features.batch(rows).numpy())
 

@@ -58,6 +58,7 @@ class Backbone:
     module: nn.Module
     channels: int
     pooled: bool  # returns (B, C) instead of a map
+    rectified: bool  # never returns negative numbers
     image_size: int
     mean: Triple
     std: Triple
@@ -208,14 +209,16 @@ def _inspect(
     source: str | None = None,
 ) -> Backbone:
     """Find the shape of a network's output; without a `source`, its weights are random."""
-    shape = example_output(module, image_size, name).shape
+    output = example_output(module, image_size, name)
+    shape = output.shape
     if len(shape) not in (2, 4) or shape[0] != 1:
         raise InputError(
             f"backbone {name!r} returns shape {tuple(shape)} for one image of {image_size} pixels; "
             "it must return a feature map (1, C, h, w) or pooled features (1, C)"
         )
     digest = weights_digest(module) if source else None
-    return Backbone(name, module, shape[1], len(shape) == 2, image_size, mean, std, source or "random", digest)
+    pooled, rectified = len(shape) == 2, bool((output >= 0).all())
+    return Backbone(name, module, shape[1], pooled, rectified, image_size, mean, std, source or "random", digest)
 
 
 def _load_module(module: nn.Module, image_size: int | None) -> Backbone:

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from spml.errors import InputError
 from spml.models.backbones import IMAGENET_MEAN, IMAGENET_STD, example_output, load_backbone, weights_digest
 from spml.models.feature_head import FeatureHead
 from spml.models.feature_model import FeatureModel, feature_model_from_description
-from spml.models.heads import POOLINGS, Outputs, Pooling, build_head, pool
+from spml.models.heads import Outputs, Pooling, build_head, pool, pool_regions
 from spml.type_checks import check_count
 
 
@@ -36,7 +36,7 @@ class Classifier(nn.Module):
         The head receives the mean of the pooled features of the image at these multiples of its size. More than one
         needs a linear head.
     pooling : {"mean", "rms"}
-        How features are pooled over positions. "rms" needs a linear head.
+        How features are pooled over positions.
     description : mapping, optional
         JSON-serialisable. Together with the weights, all that `classifier_from_description` needs.
     """
@@ -67,23 +67,35 @@ class Classifier(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Outputs:
-        head_pools = self.zooms == (1.0,) and self.pooling == "mean"
-        outputs: Outputs = self.head(self.feature_map(images) if head_pools else self.features(images))
+        if isinstance(self.head, FeatureHead) and self.head.model.regions:
+            outputs: Outputs = self.head(self.features(images, regions=True).flatten(1))
+        else:
+            outputs = self.head(self.features(images) if self._pools else self.feature_map(images))
         return outputs
+
+    @property
+    def _pools(self) -> bool:
+        """Whether the head receives pooled features, because it would not pool the map in the same way itself."""
+        averages = self.zooms == (1.0,) and self.pooling == "mean" and not isinstance(self.head, FeatureHead)
+        return getattr(self.head, "on_pooled", False) and not averages
 
     def feature_map(self, images: Tensor) -> Tensor:
         """Return the head's input: (B, C, h, w), or (B, C) if the backbone pools."""
         features: Tensor = self.backbone(self.normalise(images))
         return features
 
-    def features(self, images: Tensor) -> Tensor:
-        """Return features pooled over all positions (B, C), the input of the linear head's layer."""
-        return torch.stack([self.features_at(images, zoom, [self.pooling]) for zoom in self.zooms]).mean(0)
+    def features(self, images: Tensor, *, regions: bool = False) -> Tensor:
+        """Return pooled features (B, C), the input of the linear head's layer.
 
-    def features_at(self, images: Tensor, zoom: float, poolings: Sequence[Pooling] = ("mean",)) -> Tensor:
-        """Return the features of the images at one multiple of their size, pooled in each of these ways (B, n·C)."""
+        With regions, (B, 1 + 9, C): those of the whole image, and of its regions at the largest size.
+        """
+        return combined_zooms([self.features_at(images, zoom, regions=regions) for zoom in self.zooms])
+
+    def features_at(self, images: Tensor, zoom: float, *, regions: bool = False) -> Tensor:
+        """Return the pooled features (B, C), or (B, 1 + 9, C), of the images at one multiple of their size."""
         features = self.feature_map(zoomed(images, zoom))
-        return torch.cat([pool(features, pooling) for pooling in poolings], -1)
+        whole = pool(features, self.pooling)
+        return torch.cat([whole[:, None], pool_regions(features, self.pooling)], 1) if regions else whole
 
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise images as the backbone expects: (x − mean) / std with x in 0..1."""
@@ -95,10 +107,10 @@ class Classifier(nn.Module):
             raise InputError(f"images must be uint8 (0..255) or floating point (0..1), not {images.dtype}")
         return ((images - self.mean) / self.std).to(self.mean.dtype)
 
-    def pool_over(self, zooms: Sequence[float], pooling: Pooling) -> None:
-        """Pool the features of the linear head in this way, and average them over these multiples of the image size."""
-        self.zooms, self.pooling = tuple(zooms), pooling
-        self.description |= {"zooms": list(zooms), "pooling": pooling}
+    def average_over(self, zooms: Sequence[float]) -> None:
+        """Average the features of the linear head over these multiples of the image size."""
+        self.zooms = tuple(zooms)
+        self.description["zooms"] = list(zooms)
 
     def replace_head(self, model: FeatureModel) -> None:
         """Replace the head by a model over the pooled features."""
@@ -110,6 +122,12 @@ class Classifier(nn.Module):
 
     def backbone_parameters(self) -> Iterator[nn.Parameter]:
         return self.backbone.parameters()
+
+
+def combined_zooms(features: Sequence[Tensor]) -> Tensor:
+    """Average the features of several image sizes; regions (B, 1 + 9, C) are those of the last size."""
+    whole = torch.stack([each if each.ndim == 2 else each[:, 0] for each in features]).mean(0)
+    return whole if features[-1].ndim == 2 else torch.cat([whole[:, None], features[-1][:, 1:]], 1)
 
 
 def zoomed(images: Tensor, zoom: float) -> Tensor:
@@ -170,7 +188,7 @@ class LogitsOnly(Classifier):
     def forward(self, images: Tensor) -> Outputs:
         return Outputs(self.feature_map(images))
 
-    def features_at(self, images: Tensor, zoom: float, poolings: Sequence[Pooling] = ("mean",)) -> Tensor:
+    def features_at(self, images: Tensor, zoom: float, *, regions: bool = False) -> Tensor:
         raise InputError(f"{self.description['backbone']} returns logits only; it has no pooled features")
 
 
@@ -185,7 +203,7 @@ def build_classifier(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     zooms: Sequence[float] = (1.0,),
-    pooling: Pooling = "mean",
+    pooling: Pooling | Literal["auto"] = "mean",
     weights: str | Path | None = None,
     **head_settings: Any,
 ) -> Classifier:
@@ -208,8 +226,9 @@ def build_classifier(
         Normalisation of the images. Default: the backbone's own; ImageNet's for a module.
     zooms : sequence of float
         Multiples of the image size over which a linear head averages the features.
-    pooling : {"mean", "rms"}
-        How features are pooled for a linear head: their mean over the positions, or their root mean square.
+    pooling : {"mean", "rms", "auto"}
+        How features are pooled for a linear head: their mean over the positions, or their root mean square, which finds
+        small objects better. "auto" is "rms" if features are never negative, as after a ReLU.
     weights : path, optional
         Of a named backbone: a .safetensors file with its weights, read instead of downloading them.
     **head_settings
@@ -243,10 +262,12 @@ def build_classifier(
     body = load_backbone(backbone, pretrained=pretrained, image_size=image_size, mean=mean, std=std, weights=weights)
     if body.pooled and head != "linear":
         raise InputError(f"backbone {body.name!r} returns pooled features, which only the linear head accepts")
-    if pooling not in POOLINGS:
-        raise InputError(f"pooling is {pooling!r}: it must be one of {', '.join(POOLINGS)}")
-    if head != "linear" and (tuple(zooms), pooling) != ((1.0,), "mean"):
-        raise InputError(f"zooms {tuple(zooms)} with pooling {pooling!r} need the linear head, not {head!r}")
+    if tuple(zooms) != (1.0,) and head != "linear":
+        raise InputError(f"zooms {tuple(zooms)} need the linear head, not {head!r}")
+    if pooling not in ("mean", "rms", "auto"):
+        raise InputError(f"pooling is {pooling!r}: it must be mean, rms or auto")
+    if pooling == "auto":
+        pooling = "rms" if body.rectified and not body.pooled else "mean"
     top = build_head(head, body.channels, num_classes, head_settings)
     description = {
         "backbone": body.name,

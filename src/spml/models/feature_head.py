@@ -3,11 +3,11 @@
 from torch import Tensor
 
 from spml.models.feature_model import FeatureModel
-from spml.models.heads import Head, Outputs, pool
+from spml.models.heads import Head, Outputs
 
 
 class FeatureHead(Head):
-    """Global average pooling and a `FeatureModel`.
+    """A `FeatureModel` on pooled features.
 
     Parameters
     ----------
@@ -15,11 +15,13 @@ class FeatureHead(Head):
         Trained on pooled features.
     """
 
+    on_pooled = True
+
     def __init__(self, model: FeatureModel) -> None:
         super().__init__()
         self.model = model
         self.settings = {"model": model.description}
 
     def forward(self, features: Tensor) -> Outputs:
-        outputs: Outputs = self.model(pool(features))
+        outputs: Outputs = self.model(features)
         return outputs

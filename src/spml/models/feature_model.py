@@ -6,6 +6,9 @@ It may be normalised to log-probabilities of the classes, so that a class is les
 have strong evidence. A linear correction, learned from people's answers, may be added to it. Label c is then present
 with probability p_c = σ(a·e_c + b_c), and with probability p_c / (1 − Π(1 − p)) in a row that has at least one label.
 Slope a and offsets b come from the annotator's likelihood (`spml.calibration`).
+
+If a row holds the features of an image and of its regions, e_c is the mean of the evidence in the whole image and of
+the strongest evidence in a region.
 """
 
 from __future__ import annotations
@@ -199,6 +202,8 @@ class FeatureModel(nn.Module):
         b of the calibration.
     dim : int
         Number of features per row.
+    regions : int
+        Number of regions. Of the 1 + `regions` equal parts of a row, the first describes the whole image.
     centred : bool
         Whether the scores of every learner are centred.
     normalised : bool
@@ -229,12 +234,14 @@ class FeatureModel(nn.Module):
         slope: float,
         offsets: npt.NDArray[Any],
         dim: int,
+        regions: int = 0,
         centred: bool = True,
         normalised: bool = False,
         at_least_one: bool = True,
         correction: LinearLearner | None = None,
     ) -> None:
         super().__init__()
+        self.regions = regions
         self.learners = nn.ModuleList(learners)
         self.correction = correction
         self.register_buffer("weights", torch.tensor(list(weights), dtype=torch.float64))
@@ -252,17 +259,18 @@ class FeatureModel(nn.Module):
         learners = [learner.description for learner in self.learners]
         description = {"features": self.dim, "num_classes": self.num_classes, "learners": learners}
         description |= {"centred": self.centred, "normalised": self.normalised, "at_least_one": self.at_least_one}
+        description |= {"regions": self.regions} if self.regions else {}
         return description if self.correction is None else {**description, "correction": True}
 
     def check(self) -> None:
         """Raise ValueError if numbers that were read from a file cannot be those of a trained model."""
         for learner in self._all_learners():
             if isinstance(learner, LinearLearner | Forest):
-                learner.check(self.dim)
+                learner.check(self.dim // (1 + self.regions))
 
     def forward(self, features: Tensor) -> Outputs:
         """Logits of `presence` for dense rows (B, dim)."""
-        scores = [learner(features) for learner in self._all_learners()]
+        scores = [learner(self._parts(features)) for learner in self._all_learners()]
         present = self.presence_of(self._evidence(scores))
         return Outputs(torch.logit(present.clamp(1e-7, 1 - 1e-7)).to(features.dtype))
 
@@ -301,11 +309,11 @@ class FeatureModel(nn.Module):
         Raises
         ------
         InputError
-            If a learner is not linear, or the evidence is normalised.
+            If a learner is not linear, the evidence is normalised, or regions count.
         """
         linear = self.linear_part()
         all_linear = all(isinstance(learner, LinearLearner) for learner in self.learners)
-        if linear is None or self.normalised or not all_linear:
+        if linear is None or self.normalised or self.regions or not all_linear:
             raise InputError("the model is not linear: train it with base='linear' and normalise=False")
         weight, bias = linear
         return self.slope * weight, self.slope * bias + self.offsets
@@ -344,8 +352,12 @@ class FeatureModel(nn.Module):
             block = block.tocsr()
             return [torch.from_numpy(learner.sparse_scores(block)).to(device) for learner in self._all_learners()]  # type: ignore[operator]
         dense = torch.as_tensor(np.ascontiguousarray(block) if isinstance(block, np.ndarray) else block)
-        dense = dense.to(device).double()
-        return [learner(dense).double() for learner in self._all_learners()]
+        parts = self._parts(dense.to(device).double())
+        return [learner(parts).double() for learner in self._all_learners()]
+
+    def _parts(self, features: Tensor) -> Tensor:
+        """Rows (B, dim) as one row for each image and each of its regions."""
+        return features.unflatten(-1, (1 + self.regions, -1)).flatten(0, 1) if self.regions else features
 
     def _all_learners(self) -> list[nn.Module]:
         return [*self.learners, *([] if self.correction is None else [self.correction])]
@@ -356,7 +368,12 @@ class FeatureModel(nn.Module):
             total = total + weight.to(score.dtype) * (centred(score) if self.centred else score)
         if self.normalised:
             total = torch.log_softmax(total, -1)
-        return total if self.correction is None else total + scores[-1]
+        correction = None if self.correction is None else scores[-1]
+        if self.regions:
+            parts = total.unflatten(0, (-1, 1 + self.regions))
+            total = (parts[:, 0] + parts[:, 1:].amax(1)) / 2
+            correction = None if correction is None else correction[:: 1 + self.regions]
+        return total if correction is None else total + correction
 
     def presence_of(self, evidence: Tensor) -> Tensor:
         """The presence that follows from the evidence."""
@@ -413,16 +430,19 @@ def feature_model_from_description(description: Mapping[str, Any]) -> FeatureMod
     <All keys matched successfully>
     """
     dim, classes = description["features"], description["num_classes"]
+    regions = description.get("regions", 0)
+    of_learner = dim // (1 + regions)
     learners: list[Learner] = []
     for record in description["learners"]:
         sizes = {name: value for name, value in record.items() if name != "kind"}
         linear = record["kind"] == LinearLearner.kind
-        learners.append(LinearLearner.empty(dim, classes) if linear else Forest.empty(classes, **sizes))
+        learners.append(LinearLearner.empty(of_learner, classes) if linear else Forest.empty(classes, **sizes))
     options = {name: description[name] for name in ("centred", "at_least_one")}
     options["normalised"] = description.get("normalised", False)  # models before this option have none
     if description.get("correction"):
-        options["correction"] = LinearLearner.empty(dim, classes)
-    return FeatureModel(learners, [1.0] * len(learners), slope=1.0, offsets=np.zeros(classes), dim=dim, **options)
+        options["correction"] = LinearLearner.empty(of_learner, classes)
+    weights, offsets = [1.0] * len(learners), np.zeros(classes)
+    return FeatureModel(learners, weights, slope=1.0, offsets=offsets, dim=dim, regions=regions, **options)
 
 
 def _array(values: Tensor) -> Float64:

@@ -8,7 +8,7 @@ differ, the classifier is used as it is.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from spml.models.classifier import Classifier
-from spml.models.heads import Pooling
 from spml.models.quiet_export import quiet_export
 
 ZOOMS = (1.0, 1.5)
@@ -31,13 +30,13 @@ Features = Callable[[Tensor], Tensor]
 
 
 class FrozenFeatures:
-    """`Classifier.features_at(images, 1, poolings)` in evaluation mode, for many batches on a CPU.
+    """`Classifier.features_at(images, 1, regions=regions)` in evaluation mode, for many batches on a CPU.
 
     Parameters
     ----------
     classifier : Classifier
         Its weights must not change afterwards.
-    poolings : sequence of {"mean", "rms"}
+    regions : bool
 
     Examples
     --------
@@ -50,8 +49,8 @@ class FrozenFeatures:
     True
     """
 
-    def __init__(self, classifier: Classifier, poolings: Sequence[Pooling] = ("mean",)) -> None:
-        self._classifier, self._poolings = classifier, tuple(poolings)
+    def __init__(self, classifier: Classifier, *, regions: bool = False) -> None:
+        self._classifier, self._regions = classifier, regions
         self._by_size: dict[torch.Size, Features] = {}
 
     @torch.no_grad()
@@ -62,13 +61,13 @@ class FrozenFeatures:
         return self._by_size[size](images)
 
     def _fastest(self, images: Tensor) -> Features:
-        own = partial(self._classifier.features_at, zoom=1, poolings=self._poolings)
+        own = partial(self._classifier.features_at, zoom=1, regions=self._regions)
         folded = fold_batch_norm(self._classifier, images[:1]).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        fast, expected = partial(folded.features_at, zoom=1, poolings=self._poolings), own(images)
+        fast, expected = partial(folded.features_at, zoom=1, regions=self._regions), own(images)
         if not _close(fast(images), expected):
             return own
         try:
-            streams = _onnx_streams(folded, self._poolings, images)
+            streams = _onnx_streams(folded, self._regions, images)
         except Exception:  # not installed, or an operator is not supported: every exporter raises its own errors
             return _channels_last(fast)
         return streams if _close(streams(images), expected) else _channels_last(fast)
@@ -119,7 +118,7 @@ def _channels_last(features: Features) -> Features:
     return lambda images: features(images.contiguous(memory_format=torch.channels_last))
 
 
-def _onnx_streams(classifier: Classifier, poolings: Sequence[Pooling], images: Tensor) -> Features:
+def _onnx_streams(classifier: Classifier, regions: bool, images: Tensor) -> Features:
     """Return the features by onnxruntime: the rows of a batch are divided among single-threaded streams."""
     import onnxruntime
 
@@ -129,7 +128,7 @@ def _onnx_streams(classifier: Classifier, poolings: Sequence[Pooling], images: T
             self.classifier = classifier
 
         def forward(self, images: Tensor) -> Tensor:
-            return self.classifier.features_at(images, 1, poolings)
+            return self.classifier.features_at(images, 1, regions=regions)
 
     with quiet_export():
         program = torch.onnx.export(

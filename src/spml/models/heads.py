@@ -7,7 +7,7 @@ scores, and average precision depends on their order.
 import inspect
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -42,8 +42,8 @@ class Outputs(NamedTuple):
 
 
 Pooling = Literal["mean", "rms"]
-POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 """The mean over positions, or the root mean square, in which a strong response at few positions counts more."""
+REGIONS = 9
 
 
 def pool(features: Tensor, pooling: Pooling = "mean") -> Tensor:
@@ -63,9 +63,33 @@ def pool(features: Tensor, pooling: Pooling = "mean") -> Tensor:
     return features.mean((-2, -1), dtype=dtype)
 
 
-class Head(nn.Module):
-    """Base class of heads: feature map -> `Outputs`. `settings` holds the keyword arguments to build it again."""
+def pool_regions(features: Tensor, pooling: Pooling = "mean") -> Tensor:
+    """Pool nine overlapping regions, half as high and wide as the map: (B, C, h, w) -> (B, 9, C).
 
+    Features (B, C) that are pooled already are those of every region.
+
+    Examples
+    --------
+    >>> corner = torch.zeros(1, 1, 4, 4)
+    >>> corner[0, 0, 0, 0] = 4
+    >>> pool_regions(corner).flatten().tolist()
+    [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    if features.ndim != 4:
+        return pool(features)[:, None].expand(-1, REGIONS, -1)
+    sides = [(size + 1) // 2 for size in features.shape[-2:]]
+    starts = [(0, (size - side) // 2, size - side) for size, side in zip(features.shape[-2:], sides, strict=True)]
+    regions = [features[..., y : y + sides[0], x : x + sides[1]] for y in starts[0] for x in starts[1]]
+    return torch.stack([pool(region, pooling) for region in regions], 1)
+
+
+class Head(nn.Module):
+    """Base class of heads: feature map -> `Outputs`. `settings` holds the keyword arguments to build it again.
+
+    A head with `on_pooled` also accepts pooled features.
+    """
+
+    on_pooled: ClassVar[bool] = False
     settings: dict[str, Any]
 
     @classmethod
@@ -99,6 +123,8 @@ class LinearHead(Head):
     num_classes : int
     dropout : float
     """
+
+    on_pooled = True
 
     def __init__(self, channels: int, num_classes: int, *, dropout: float = 0.0) -> None:
         super().__init__()

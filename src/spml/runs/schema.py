@@ -67,6 +67,7 @@ class NetworkRecord(TypedDict, total=False):
     pooling: Literal["mean", "rms"]
     activation: Literal["sigmoid", "softmax"]
     features: Size
+    regions: Natural
     learners: list[dict[str, Any]]
     centred: bool
     normalised: bool

@@ -127,6 +127,8 @@ def build_network(experiment: Experiment, method: Method, dataset: Dataset) -> C
     head = head_of(experiment, method, dataset)
     settings = {**(method.head_settings if head == method.needs.head else {}), **experiment.head_settings}
     settings |= {"image_size": store.size, "weights": experiment.weights}
+    if method.needs.soft_labels and experiment.backbone not in WITHOUT_WEIGHTS:
+        settings["pooling"] = "auto"  # of the probes, and of a linear head that starts as they do
     return build_classifier(experiment.backbone, classes, head, **settings)
 
 

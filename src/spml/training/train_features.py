@@ -27,7 +27,6 @@ from spml.methods import method as make_method
 from spml.models import Classifier, build_classifier
 from spml.models.feature_model import FeatureModel, LinearLearner
 from spml.models.frozen import ZOOMS
-from spml.models.heads import POOLINGS, Pooling
 from spml.models.text_encoders import DEFAULT_ENCODER, TextEncoder, check_encoder, fit_encoder
 from spml.runs.files import digest, lock_folder, read_json, write_tensors, write_text
 from spml.runs.folder import ENCODER, PREDICTIONS
@@ -36,12 +35,8 @@ from spml.training.device import choose_device
 from spml.training.evaluation import selection_score
 from spml.training.examples import check_labels
 from spml.training.frozen.epr_head import with_expected_positives
-from spml.training.frozen.pooled_features import (
-    features_are_kept,
-    fit_best_pooling,
-    pooled_features,
-    supported_zooms,
-)
+from spml.training.frozen.pooled_features import features_are_kept, pooled_features, supported_zooms
+from spml.training.frozen.regions import part_of, regions_fit, with_regions
 from spml.training.learners import FeatureFit, fit_features
 from spml.training.learners.trees import forests_take_long
 from spml.training.network.files import refuse_other_settings
@@ -129,15 +124,20 @@ def train_features(
     trained = make_method(method, **(settings or {}))
     _check_options(trained, labels, settings or {}, base, k)
     network: Classifier | None = None
+    regions = backbone is not None and regions_fit(len(dataset))
     if backbone is None:
         dataset.store.prepare()
     else:
         assert isinstance(dataset.store, ImageStore)
+        size = dataset.store.size
         network = build_classifier(
-            backbone, len(dataset.classes), image_size=dataset.store.size, weights=weights
+            backbone, len(dataset.classes), image_size=size, pooling="auto", weights=weights
         ).eval()
-        zooms = supported_zooms(network, torch.zeros(1, 3, dataset.store.size, dataset.store.size), zooms)
-        prepare_images(dataset, network, zooms, device, progress)
+        zooms = supported_zooms(network, torch.zeros(1, 3, size, size), zooms)
+        if not features_are_kept(
+            network, dataset.store, _rows(dataset), choose_device(device), zooms=zooms, regions=regions
+        ):
+            dataset.store.prepare(progress=progress)
     record = _record(dataset, labels, trained, base, k, seed, _inputs(dataset, encoder, backbone, weights, zooms))
     _check_memory(dataset)
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,49 +145,43 @@ def train_features(
         if _is_finished(folder, record):
             return _result(folder)
         write_text(folder / "run.json", json.dumps(record, indent=2))
-        pooled: dict[Pooling, FeatureStore] = {}
+        features = dataset
         if network is not None:
             with truth_closed():
-                pooled = frozen_features(dataset, network, zooms, device, progress)
+                features = frozen_features(dataset, network, zooms, regions, device, progress)
         with stages(progress) as show, truth_closed():
             fitted: TextEncoder | None = None
-            features = dataset
             if encoder is not None:
                 show("encoding texts")
                 features, fitted = encoded(dataset, encoder)
                 notify(f"Features: {fitted.description}")
+            store = features.tensor_store
+            assert isinstance(store, FeatureStore)
+            sizes = len(labels), store.dim, labels.num_classes
+            if network is None and method == "auto" and base == "auto" and forests_take_long(*sizes):
+                notify("Growing forests can take minutes: --base linear does without them, and is faster.")
             answers = dataset.answers
-
-            def fit_store(store: FeatureStore) -> FeatureFit:
-                part = store.subset(dataset.train)
-                fit = fit_features(
-                    part,
-                    labels if answers is None else answers.given.subset(dataset.train),
-                    answers=None if answers is None else answers.decided.subset(dataset.train),
-                    method=method,
-                    settings=settings,
-                    base=base,
-                    k=k,
-                    seed=seed,
-                    device=device,
-                    progress=show,
-                )
-                if network is None or method != "auto" or answers is not None:
-                    return fit
+            whole = part_of(store, 0) if regions else store
+            part = whole.subset(dataset.train)
+            fit = fit_features(
+                part,
+                labels if answers is None else answers.given.subset(dataset.train),
+                answers=None if answers is None else answers.decided.subset(dataset.train),
+                method=method,
+                settings=settings,
+                base=base,
+                k=k,
+                seed=seed,
+                device=device,
+                progress=show,
+            )
+            if network is not None and method == "auto" and answers is None:
                 show("many labels per row?")
-                return with_expected_positives(fit, part, labels, k=k, seed=seed, device=device)
-
-            if network is None:
-                store = features.tensor_store
-                assert isinstance(store, FeatureStore)
-                sizes = len(labels), store.dim, labels.num_classes
-                if method == "auto" and base == "auto" and forests_take_long(*sizes):
-                    notify("Growing forests can take minutes: --base linear does without them, and is faster.")
-                fit = fit_store(store)
-            else:
-                pooling, fits = fit_best_pooling(pooled, fit_store)
-                store, fit = pooled[pooling], fits[pooling]
-                network.pool_over(zooms, pooling)
+                fit = with_expected_positives(fit, part, labels, k=k, seed=seed, device=device)
+            if regions:
+                show("labels of regions")
+                fit = with_regions(fit, store.subset(dataset.train), labels, k=k)
+                store = store if fit.model.regions else whole
             predictions = _predictions(dataset, store, fit)
         for note in _doubts(labels, fit, images=backbone is not None):
             notify(note)
@@ -260,31 +254,19 @@ def _checked_encoder(encoder: str | None, texts: bool) -> str | None:
     return encoder
 
 
-def prepare_images(dataset: Dataset, network: Classifier, zooms: Sequence[float], device: str, progress: bool) -> None:
-    """Decode the images, unless an earlier run has kept the features of all of them."""
-    store, target = dataset.store, choose_device(device)
-    assert isinstance(store, ImageStore)
-    if not features_are_kept(network, store, _rows(dataset), target, zooms=zooms, poolings=POOLINGS):
-        store.prepare(progress=progress)
-
-
 def frozen_features(
-    dataset: Dataset, network: Classifier, zooms: Sequence[float], device: str, progress: bool
-) -> dict[Pooling, FeatureStore]:
-    """Features of all images of a data set by a pretrained network, pooled in every way."""
-    store, rows, target = dataset.store, _rows(dataset), choose_device(device)
+    dataset: Dataset, network: Classifier, zooms: Sequence[float], regions: bool, device: str, progress: bool
+) -> Dataset:
+    """A data set of images with features of a pretrained network, and of regions, in place of the images."""
+    store, rows = dataset.store, _rows(dataset)
     assert isinstance(store, ImageStore)
     title = "features" if progress else None
-    pooled = pooled_features(network, store, rows, target, zooms=zooms, poolings=POOLINGS, progress=title)
+    pooled = pooled_features(network, store, rows, choose_device(device), zooms=zooms, regions=regions, progress=title)
+    matrix = np.zeros((len(dataset), pooled.dim), np.float32)
+    matrix[rows] = pooled.batch(np.arange(len(rows))).cpu().numpy()
+    network.average_over(zooms)
     network.cpu()
-    return {pooling: _at_rows(features, rows, len(dataset)) for pooling, features in pooled.items()}
-
-
-def _at_rows(features: FeatureStore, rows: npt.NDArray[np.int64], total: int) -> FeatureStore:
-    """Features of these rows among all rows; zeros elsewhere."""
-    matrix = np.zeros((total, features.dim), np.float32)
-    matrix[rows] = features.batch(np.arange(len(rows))).cpu().numpy()
-    return FeatureStore(matrix)
+    return replace(dataset, store=FeatureStore(matrix))
 
 
 def _rows(dataset: Dataset) -> npt.NDArray[np.int64]:

@@ -6,6 +6,7 @@
 `stages`           a classifier on the features first, then the whole network
 `soft_labels`      soft labels for the training of a network, from linear probes
 `epr_head`         EPR's head joins those of `auto` if rows have many labels
+`regions`          labels that are visible in a part of an image
 `linear_init`      the head of a network is trained first (Cole et al. 2021)
 =================  ====================================================================
 """

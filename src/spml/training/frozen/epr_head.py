@@ -82,4 +82,12 @@ def with_expected_positives(
     candidates.append(Candidate(name, epr.log_likelihood, epr.standard_error, True, factors[1]))
     held_out = model.presence_of(torch.from_numpy(evidence)).float().numpy()
     values = held_out, tuple(candidates), calibration.log_likelihood, evidence.astype(np.float32), calibration
-    return FeatureFit(model, *values)
+
+    def evidence_in(other: FeatureStore) -> np.ndarray:
+        total = np.zeros_like(fit.evidence, np.float64)
+        for factor, part in zip(factors, (fit, epr_fit), strict=True):
+            assert part.evidence_in is not None  # both are linear
+            total += factor * centred(torch.from_numpy(part.evidence_in(other))).numpy()
+        return total
+
+    return FeatureFit(model, *values, evidence_in=evidence_in)

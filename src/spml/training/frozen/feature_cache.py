@@ -25,15 +25,14 @@ from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.models import Classifier
 from spml.models.backbones import weights_digest
-from spml.models.heads import Pooling
 from spml.runs.files import lock_folder, read_tensors, write_tensors
 
 Float32 = npt.NDArray[np.float32]
 
-MAX_BYTES = 2**30
+MAX_BYTES = 2**31
 _VERSION = "spml features 2"
 _KEY_BYTES = 16
-_MAX_ROWS = 50_000  # half of `MAX_BYTES` with 1,280 channels, pooled in two ways
+_MAX_ROWS = 20_000  # half of `MAX_BYTES` with 1,280 features of each image and of nine regions
 _TICK = 2 * 10**9  # nanoseconds: some file systems record the time of a change in steps of two seconds
 
 
@@ -125,7 +124,7 @@ def open_cache(
     classifier: Classifier,
     store: ImageStore,
     zooms: Sequence[float],
-    poolings: Sequence[Pooling],
+    regions: bool,
     precision: str,
     device: torch.device,
 ) -> FeatureCache | None:
@@ -142,7 +141,7 @@ def open_cache(
 
     parts = [_VERSION, name, timm.__version__, weights_digest(classifier.backbone)]
     parts += [classifier.mean.flatten().tolist(), classifier.std.flatten().tolist()]
-    parts += [store.size, store.policy, list(zooms), list(poolings), precision, device.type]
+    parts += [store.size, store.policy, classifier.pooling, list(zooms), regions, precision, device.type]
     return FeatureCache(folder / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]}.safetensors")
 
 

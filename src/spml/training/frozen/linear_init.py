@@ -42,13 +42,10 @@ def linear_init(
         k=experiment.k,
     )
     (best,) = train_heads(
-        pooled_features(classifier, training.store, training.rows, device)["mean"],
+        pooled_features(classifier, training.store, training.rows, device),
         training.labels,
         [head],
-        validation=(
-            pooled_features(classifier, validation.store, validation.rows, device)["mean"],
-            validation.labels,
-        ),
+        validation=(pooled_features(classifier, validation.store, validation.rows, device), validation.labels),
         device=device,
         progress=False,
     )

@@ -1,7 +1,7 @@
-"""A backbone's pooled features, the input of a linear head; and which pooling suits the labels."""
+"""A backbone's pooled features: the input of a linear head."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,10 @@ from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.models import Classifier
-from spml.models.classifier import zoomed
+from spml.models.classifier import combined_zooms, zoomed
 from spml.models.frozen import FrozenFeatures
-from spml.models.heads import Pooling
 from spml.training.examples import Store, batch_numbers, pad_batch, read_rows
 from spml.training.frozen.feature_cache import image_keys, open_cache
-from spml.training.learners import FeatureFit
 
 MIN_ROWS = 256  # for fewer rows, preparing a faster copy of the backbone on a CPU takes longer than it saves
 
@@ -32,12 +30,12 @@ def pooled_features(
     device: str | torch.device,
     *,
     zooms: Sequence[float] = (1.0,),
-    poolings: Sequence[Pooling] = ("mean",),
+    regions: bool = False,
     batch_size: int = 64,
     precision: str = "32",
     dtype: type[np.floating[Any]] = np.float32,
     progress: str | None = None,
-) -> dict[Pooling, FeatureStore]:
+) -> FeatureStore:
     """Compute the backbone's pooled features of these rows, in evaluation mode and without augmentation.
 
     Features of images by a pretrained network are kept for later runs; see `spml.training.frozen.feature_cache`.
@@ -55,8 +53,8 @@ def pooled_features(
     zooms : sequence of float
         The features are averaged over these multiples of the image size. A backbone that supports only one image
         size uses that size alone.
-    poolings : sequence of {"mean", "rms"}
-        How the features are pooled over positions. All of them together take one pass over the images.
+    regions : bool
+        Also compute the features of nine regions of each image: 10 · C numbers per row, those of the whole image first.
     batch_size : int
         Rows per batch.
     precision : {"32", "bf16"}
@@ -68,36 +66,24 @@ def pooled_features(
 
     Returns
     -------
-    dict of FeatureStore
-        By pooling.
+    FeatureStore
     """
-    target, forms = torch.device(device), (zooms, poolings)
+    target = torch.device(device)
 
     def compute(positions: np.ndarray) -> npt.NDArray[Any]:
         kept = dtype if cache is None else np.float32
-        return _compute(classifier, store, rows[positions], target, *forms, batch_size, precision, kept, progress)
+        return _compute(
+            classifier, store, rows[positions], target, zooms, regions, batch_size, precision, kept, progress
+        )
 
     classifier.to(target)
-    cache = open_cache(classifier, store, *forms, precision, target) if isinstance(store, ImageStore) else None
+    cache = None
+    if isinstance(store, ImageStore):
+        cache = open_cache(classifier, store, zooms, regions, precision, target)
     if cache is None:
-        matrix = compute(np.arange(len(rows)))
-    else:
-        assert isinstance(store, ImageStore)
-        matrix = cache.complete(image_keys(store, rows), compute).astype(dtype, copy=False)
-    parts = np.split(matrix, len(poolings), axis=1)
-    return {pooling: FeatureStore(part) for pooling, part in zip(poolings, parts, strict=True)}
-
-
-def fit_best_pooling(
-    features: Mapping[Pooling, FeatureStore], fit: Callable[[FeatureStore], FeatureFit]
-) -> tuple[Pooling, dict[Pooling, FeatureFit]]:
-    """Fit the features of every pooling; return the pooling that makes held-out labels most likely, and all fits.
-
-    A root mean square finds small objects, which a mean averages away; where many objects share an image, the mean may
-    be better.
-    """
-    fits = {pooling: fit(store) for pooling, store in features.items()}
-    return max(fits, key=lambda pooling: fits[pooling].log_likelihood), fits
+        return FeatureStore(compute(np.arange(len(rows))))
+    assert isinstance(store, ImageStore)
+    return FeatureStore(cache.complete(image_keys(store, rows), compute).astype(dtype, copy=False))
 
 
 def features_are_kept(
@@ -107,13 +93,13 @@ def features_are_kept(
     device: str | torch.device,
     *,
     zooms: Sequence[float] = (1.0,),
-    poolings: Sequence[Pooling] = ("mean",),
+    regions: bool = False,
     precision: str = "32",
 ) -> bool:
     """Return whether `pooled_features` finds the features of all these rows in the cache, and needs no image."""
     if not isinstance(store, ImageStore):
         return False
-    cache = open_cache(classifier, store, zooms, poolings, precision, torch.device(device))
+    cache = open_cache(classifier, store, zooms, regions, precision, torch.device(device))
     return cache is not None and cache.has(image_keys(store, rows))
 
 
@@ -124,7 +110,7 @@ def _compute(
     rows: np.ndarray,
     target: torch.device,
     zooms: Sequence[float],
-    poolings: Sequence[Pooling],
+    regions: bool,
     batch_size: int,
     precision: str,
     dtype: type[np.floating[Any]],
@@ -134,8 +120,8 @@ def _compute(
     classifier.eval()
     matrix: npt.NDArray[Any] | None = None
     fast = target.type == "cpu" and precision == "32" and len(rows) >= MIN_ROWS
-    own = partial(classifier.features_at, zoom=1, poolings=poolings)
-    features = FrozenFeatures(classifier, poolings) if fast else own
+    own = partial(classifier.features_at, zoom=1, regions=regions)
+    features = FrozenFeatures(classifier, regions=regions) if fast else own
     numbers, batches = batch_numbers(store, rows, batch_size), math.ceil(len(rows) / batch_size)
     for number in numbers if progress is None else track(numbers, progress, batches):
         start = number * batch_size
@@ -146,7 +132,7 @@ def _compute(
                 sample = images if target.type == "cuda" else images[:1]  # another batch size makes cuDNN search again
                 zooms = supported_zooms(classifier, sample, zooms)
             at_zooms = [features(zoomed(images, zoom)).float() for zoom in zooms]
-        pooled = (sum(at_zooms[1:], at_zooms[0]) / len(at_zooms))[: len(chunk)].cpu().numpy()
+        pooled = combined_zooms(at_zooms)[: len(chunk)].flatten(1).cpu().numpy()
         if matrix is None:
             matrix = np.empty((len(rows), pooled.shape[1]), dtype)
         matrix[start : start + len(pooled)] = pooled

@@ -9,7 +9,6 @@ probability of every other label. A linear head of the network starts as the cal
 start from the estimated class frequencies.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +21,10 @@ from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.models import Classifier, Head
 from spml.models.frozen import ZOOMS
-from spml.models.heads import POOLINGS, Pooling
 from spml.training.frozen.epr_head import with_expected_positives
-from spml.training.frozen.pooled_features import fit_best_pooling, pooled_features
-from spml.training.learners import FeatureFit, fit_features
+from spml.training.frozen.pooled_features import pooled_features
+from spml.training.frozen.regions import part_of, regions_fit, with_regions
+from spml.training.learners import fit_features
 from spml.training.network.batches import BatchMaker
 from spml.training.network.state import TrainingState
 from spml.training.progress import progress_bar
@@ -42,7 +41,7 @@ def supports_probes(classifier: object, labels: Labels) -> bool:
     source = classifier.description.get("weights", {}).get("source", "random")
     if source in ("random", "given with the module"):
         return False
-    numbers = len(labels) * (labels.num_classes + len(POOLINGS) * CHANNELS)
+    numbers = len(labels) * (labels.num_classes + CHANNELS)
     positive_rows, _ = labels.positives()
     singles = np.count_nonzero(np.bincount(positive_rows, minlength=len(labels)) == 1)
     return numbers <= MAX_NUMBERS and int(singles) >= MIN_ROWS
@@ -60,18 +59,21 @@ def start_from_probes(state: TrainingState, batches: BatchMaker, *, keep_head: b
     """Give the method soft labels of the training rows and, unless `keep_head`, start the head as the probe."""
     classifier, training, settings = state.classifier, batches.training, batches.settings
     assert isinstance(classifier, Classifier)
+    regions = regions_fit(len(training.rows))
     features = pooled_features(
         classifier,
         training.store,
         training.rows,
         batches.device,
         zooms=ZOOMS,
-        poolings=POOLINGS,
+        regions=regions,
         precision=settings.precision if batches.device.type == "cuda" else "32",  # on a CPU, see `FrozenFeatures`
         dtype=np.float16,
         progress="soft labels: features" if progress else None,
     )
-    result = probe_features(features, training.labels, seed=settings.seed, device=batches.device, progress=progress)
+    result = probe_features(
+        features, training.labels, regions=regions, seed=settings.seed, device=batches.device, progress=progress
+    )
     soft_labels, weight, bias = (torch.as_tensor(part).to(batches.device) for part in result)
     batches.processes.synchronise([soft_labels, weight, bias])  # equal in all processes, however their devices round
     head = classifier.head
@@ -83,27 +85,24 @@ def start_from_probes(state: TrainingState, batches: BatchMaker, *, keep_head: b
 
 
 def probe_features(
-    features: Mapping[Pooling, FeatureStore],
+    features: FeatureStore,
     labels: Labels,
     *,
+    regions: bool = False,
     seed: int = 0,
     device: str | torch.device = "cpu",
     progress: bool = True,
 ) -> ProbeResult:
-    """Train probes on features of the training rows, pooled in several ways.
+    """Train probes on features of the training rows; return their soft labels and the probe of all rows.
 
-    The soft labels are those of the pooling that suits the labels best. The probe is that of averaged features, which
-    the linear head of a network gets.
+    With `regions`, the rows also hold the features of regions, which count for the soft labels, not for the probe.
     """
-    with progress_bar("soft labels: linear probes", len(features), visible=progress) as advance:
-
-        def fit(store: FeatureStore) -> FeatureFit:
-            alone = fit_features(store, labels, base="linear", normalise=False, seed=seed, device=device)
-            advance(1)
-            return with_expected_positives(alone, store, labels, seed=seed, device=device)
-
-        pooling, fits = fit_best_pooling(features, fit)
-    best = fits[pooling]
+    with progress_bar("soft labels: linear probes", 1, visible=progress) as advance:
+        whole = part_of(features, 0) if regions else features
+        fit = fit_features(whole, labels, base="linear", normalise=False, seed=seed, device=device)
+        fit = with_expected_positives(fit, whole, labels, seed=seed, device=device)
+        best = with_regions(fit, features, labels) if regions else fit
+        advance(1)
     confidences = best.calibration.confidences(expit(best.evidence), labels.dense())
-    weight, bias = fits["mean"].model.as_linear()
+    weight, bias = fit.model.as_linear()
     return ProbeResult(confidences, weight.float(), bias.float())

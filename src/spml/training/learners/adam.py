@@ -35,7 +35,7 @@ def fit_with_adam(
     k: float | None,
     seed: int,
     device: torch.device,
-) -> tuple[LinearLearner, Tensor]:
+) -> tuple[LinearLearner, Tensor, list[LinearLearner], npt.NDArray[np.int64]]:
     """Train a head on all rows, and one head without each fold.
 
     Features are standardised if a standardised copy fits into memory; otherwise they are used as they are.
@@ -46,6 +46,10 @@ def fit_with_adam(
         The head trained on all rows.
     scores : Tensor of shape (n, L)
         Scores of every row by the head that was trained without its fold.
+    fold_learners : list of LinearLearner
+        These heads.
+    fold : array of shape (n,)
+        The fold of every row.
     """
     scaling = Scaling.measure(features, rows)
     store, store_rows = features, rows
@@ -60,15 +64,20 @@ def fit_with_adam(
         part_features = FeatureRows(store, store_rows[part])
         return train_heads(part_features, labels.subset(part), [experiment], device=device, progress=False)[0]
 
+    def learner_of(head: HeadResult) -> LinearLearner:
+        return LinearLearner(head.weight.T.cpu().contiguous(), head.bias.cpu(), scaling.mean, scaling.deviation)
+
     _, group = np.unique(groups, return_inverse=True)
     number = int(group.max()) + 1
     fold = (np.random.default_rng([seed, 0xF01D]).permutation(number) % min(_FOLDS, number))[group]
     scores = torch.zeros(len(rows), labels.num_classes)
+    fold_learners: list[LinearLearner] = []
     for f in range(int(fold.max()) + 1):
         inside, outside = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
         if len(inside):
             head = train_on(inside)
+            fold_learners.append(learner_of(head))
             scores[torch.from_numpy(outside)] = head.score(FeatureRows(store, store_rows[outside])).cpu()
-    final = train_on(np.arange(len(rows)))
-    learner = LinearLearner(final.weight.T.cpu().contiguous(), final.bias.cpu(), scaling.mean, scaling.deviation)
-    return learner, scores
+        else:  # all rows are equal
+            fold_learners.append(LinearLearner.empty(features.dim, labels.num_classes))
+    return learner_of(train_on(np.arange(len(rows)))), scores, fold_learners, fold

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spml.errors import InputError
 from spml.methods import method as registered_method
-from spml.models.feature_model import Learner, centred
+from spml.models.feature_model import Learner, LinearLearner, centred
 from spml.training.learners.adam import fit_with_adam
 from spml.training.learners.design import Design
 from spml.training.learners.discriminant import fit_discriminant
 from spml.training.learners.likelihood import HeldOut, choose_shares, fit_temperature, with_prior
-from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_linear, is_feasible, refit
+from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_linear, is_feasible, learner_of, refit
 from spml.training.learners.method_loss import MethodLoss, is_pure, prepared
 from spml.training.learners.task import LARGE, Task
 from spml.training.learners.trees import fit_forest, forest_kinds, promising
@@ -26,6 +27,13 @@ from spml.training.learners.trees import fit_forest, forest_kinds, promising
 _ANNOTATOR = "annotator-em"
 _MOST_PRODUCTS = 2**29  # rows × classes × columns up to which two losses are used
 _FOREST_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+class FoldLearners(NamedTuple):
+    """Linear learners that were trained without one fold each, and the fold of every row."""
+
+    learners: list[LinearLearner]
+    fold: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +44,7 @@ class Trained:
     final: Callable[[], Learner]  # returns the learner of all rows; trained only if it is used
     scores: Tensor
     held_out: HeldOut
+    folds: Callable[[], FoldLearners] | None = None  # what `scores` are computed with; of linear learners only
 
 
 Candidates = list[tuple[str, HeldOut]]
@@ -87,8 +96,12 @@ def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Candi
     fits, best = fit_linear(design, loss, task.targets.to(design.device), task.seed)
     names = {fit.strength: f"linear ({name}), strength {fit.strength:.2g}" for fit in fits}
     candidates = [(names[fit.strength], fit.held_out) for fit in fits]
-    trained = Trained(names[best.strength], partial(refit, design, loss, best), best.scores.cpu(), best.held_out)
-    return candidates, trained
+
+    def folds() -> FoldLearners:
+        return FoldLearners([learner_of(design, weights) for weights in best.weights], design.fold)
+
+    final = partial(refit, design, loss, best)
+    return candidates, Trained(names[best.strength], final, best.scores.cpu(), best.held_out, folds)
 
 
 def _discriminant(task: Task, design: Design) -> tuple[Candidates, Family]:
@@ -149,7 +162,7 @@ def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Ca
         if task.weight is not None:
             raise InputError(f"{name!r} does not support sample_weight for this many rows and classes: use 'auto'")
         task.progress(f"linear learner, {name}")
-        learner, scores = fit_with_adam(
+        learner, scores, fold_learners, fold = fit_with_adam(
             task.features,
             task.rows,
             task.groups,
@@ -161,7 +174,8 @@ def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Ca
             device=task.device,
         )
         held_out = fit_temperature(scores, task.targets)
-        return [(name, held_out)], Trained(name, lambda: learner, scores, held_out), compares_classes
+        folds = FoldLearners(fold_learners, fold)
+        return [(name, held_out)], Trained(name, lambda: learner, scores, held_out, lambda: folds), compares_classes
     loss: RowLoss = SoftmaxLoss(task.targets.to(design.device))
     if not compares_classes:
         loss = MethodLoss(method, labels, design.device)

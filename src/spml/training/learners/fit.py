@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.labels.entries import row_blocks
-from spml.models.feature_model import FeatureModel, LinearLearner, centred, merged
+from spml.models.feature_model import FeatureModel, Learner, LinearLearner, centred, merged
 from spml.training.learners.answers import Correction, fit_correction
 from spml.training.learners.families import (
     Candidates,
@@ -79,6 +80,9 @@ class FeatureFit:
         `calibration.confidences(expit(evidence), known)` is P(label present | features, known labels).
     answers : str
         What was learned from answers; empty if there are none.
+    evidence_in : callable, optional
+        Returns the evidence (N, L) in other features of the same rows, by the models that `held_out` comes from. What
+        was learned from answers is left out. None if forests are used.
     """
 
     model: FeatureModel
@@ -88,6 +92,7 @@ class FeatureFit:
     evidence: Float32
     calibration: Calibration
     answers: str = ""
+    evidence_in: Callable[[FeatureStore], Float64] | None = None
 
     @property
     def independent(self) -> Float32:
@@ -103,6 +108,7 @@ class FeatureFit:
         """One line about what was chosen."""
         chosen = [candidate for candidate in self.candidates if candidate.chosen]
         answers = f"; {self.answers}" if self.answers else ""
+        answers += "; the strongest region of an image counts as much as the whole" if self.model.regions else ""
         if len(chosen) == 1:
             return f"Chosen by the likelihood of held-out labels: {chosen[0].name}{answers}"
         parts = ", ".join(f"{candidate.name} (weight {candidate.weight:.2f})" for candidate in chosen)
@@ -209,9 +215,12 @@ def _finish(
         used = [(trained, temperature * weight) for trained, weight in used]
         for rows in row_blocks(*evidence.shape):
             evidence[rows] = torch.log_softmax(temperature * evidence[rows], -1)
-    learners = merged([(trained.final(), weight) for trained, weight in used])
+    final = [(trained.final(), weight) for trained, weight in used]
 
-    def model_with(correction: LinearLearner | None) -> FeatureModel:
+    def model_with(
+        correction: LinearLearner | None, parts: Sequence[tuple[Learner, float]] = tuple(final)
+    ) -> FeatureModel:
+        learners = merged(parts)
         return FeatureModel(
             [learner for learner, _ in learners],
             [weight for _, weight in learners],
@@ -242,7 +251,29 @@ def _finish(
     held_out = np.empty_like(all_evidence)
     for rows in row_blocks(*all_evidence.shape):
         held_out[rows] = model.presence_of(torch.from_numpy(all_evidence[rows]).double()).numpy()
-    return FeatureFit(model, held_out, compared, calibration.log_likelihood, all_evidence, calibration, message)
+    values = model, held_out, compared, calibration.log_likelihood, all_evidence, calibration, message
+    if any(trained.folds is None for trained, _ in used):
+        return FeatureFit(*values)
+    return FeatureFit(*values, lambda features: _cross_fitted(task, used, partial(model_with, None), features))
+
+
+def _cross_fitted(
+    task: Task,
+    used: Sequence[tuple[Trained, float]],
+    model_of: Callable[..., FeatureModel],
+    features: FeatureStore,
+) -> Float64:
+    """Evidence of all rows: of those with a label from the model without their fold."""
+    folds = [(trained.folds(), weight) for trained, weight in used if trained.folds is not None]
+    fold = np.full(len(task.labels), -1)
+    fold[task.rows] = folds[0][0].fold  # all learners of a fit have the same folds
+    out = np.empty(task.labels.shape)
+    for number in np.unique(fold):
+        rows = np.flatnonzero(fold == number)
+        without = [(part.learners[number], weight) for part, weight in folds]
+        model = model_of() if number < 0 else model_of(without)
+        out[rows] = model.evidence(_StoreRows(features, rows))
+    return out
 
 
 def _learn_answers(task: Task, evidence: Float32, calibration: Calibration) -> tuple[Correction | None, str]:

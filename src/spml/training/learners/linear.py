@@ -258,6 +258,11 @@ def refit(design: Design, loss: RowLoss, fit: LinearFit) -> LinearLearner:
     weights = fit.final
     if weights is None:
         (weights,) = solve(design, loss, torch.tensor([-1]), fit.strength, fit.weights.mean(0, keepdim=True))
+    return learner_of(design, weights)
+
+
+def learner_of(design: Design, weights: Tensor) -> LinearLearner:
+    """Return the learner with these weights (L, columns + 1)."""
     in_features = design.in_features(weights[:, :-1]).cpu().contiguous()
     return LinearLearner(in_features, weights[:, -1].cpu().contiguous(), design.scaling.mean, design.scaling.deviation)
 
