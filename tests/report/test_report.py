@@ -28,6 +28,7 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import Clock, Problem, method
 from spml.models import build_classifier
+from spml.models.feature_model import FeatureModel, LinearLearner
 from spml.recover import recover
 from spml.report import loss_landscape, write_report
 from spml.report.axes import Axis, log_ticks, round_ticks
@@ -691,6 +692,26 @@ def test_evidence_is_where_the_features_are():
         network.head.linear.weight.copy_(torch.tensor([[-3.0, -1.5, -1 / 3], [0, 0, 0]]))
     (least,) = evidence(network, np.zeros((8, 8, 3), np.uint8), [0])
     assert least.tolist() == [[0] * 4 + [pytest.approx(2 / 12)] * 2] * 2  # all against it, the right third least
+
+
+@pytest.mark.parametrize("regions", [0, 9])
+def test_evidence_of_a_frozen_network_is_where_the_features_are(regions):
+    class Corner(torch.nn.Module):
+        """One channel that is active in the upper left corner, and one that is active nowhere."""
+
+        def forward(self, images):
+            map_ = torch.zeros(len(images), 2, images.shape[2] // 2, images.shape[3] // 2)
+            map_[:, 0, 0, 0] = 1
+            return map_
+
+    network = build_classifier(Corner(), 2, image_size=8, zooms=(1.0, 1.5), pooling="rms")
+    learner = LinearLearner(torch.eye(2), torch.zeros(2), torch.zeros(2), torch.ones(2))
+    options = {"slope": 1.0, "offsets": np.zeros(2), "dim": 2 * (1 + regions), "regions": regions}
+    network.replace_head(FeatureModel([learner], [1.0], **options))
+    (found,) = evidence(network, np.zeros((8, 8, 3), np.uint8), [0])
+    assert found.shape == (6, 6)  # of the larger size
+    assert found[0, 0] > 0
+    assert found.count_nonzero() == 1
 
 
 def test_no_evidence_without_spatial_features():

@@ -67,10 +67,17 @@ class Classifier(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Outputs:
-        if isinstance(self.head, FeatureHead) and self.head.model.regions:
-            outputs: Outputs = self.head(self.features(images, regions=True).flatten(1))
+        zooms = self.zooms if self._pools else (1.0,)
+        return self.outputs_of_maps([self.feature_map(zoomed(images, zoom)) for zoom in zooms])
+
+    def outputs_of_maps(self, maps: Sequence[Tensor]) -> Outputs:
+        """Return the outputs for the feature maps of the images at every size."""
+        if not self._pools:
+            (inputs,) = maps
         else:
-            outputs = self.head(self.features(images) if self._pools else self.feature_map(images))
+            regions = isinstance(self.head, FeatureHead) and self.head.model.regions > 0
+            inputs = combined_zooms([self._pool(features, regions) for features in maps]).flatten(1)
+        outputs: Outputs = self.head(inputs)
         return outputs
 
     @property
@@ -79,23 +86,25 @@ class Classifier(nn.Module):
         averages = self.zooms == (1.0,) and self.pooling == "mean" and not isinstance(self.head, FeatureHead)
         return getattr(self.head, "on_pooled", False) and not averages
 
+    def _pool(self, features: Tensor, regions: bool) -> Tensor:
+        whole = pool(features, self.pooling)
+        return torch.cat([whole[:, None], pool_regions(features, self.pooling)], 1) if regions else whole
+
     def feature_map(self, images: Tensor) -> Tensor:
-        """Return the head's input: (B, C, h, w), or (B, C) if the backbone pools."""
+        """Return the backbone's output: (B, C, h, w), or (B, C) if the backbone pools."""
         features: Tensor = self.backbone(self.normalise(images))
         return features
 
-    def features(self, images: Tensor, *, regions: bool = False) -> Tensor:
-        """Return pooled features (B, C), the input of the linear head's layer.
-
-        With regions, (B, 1 + 9, C): those of the whole image, and of its regions at the largest size.
-        """
-        return combined_zooms([self.features_at(images, zoom, regions=regions) for zoom in self.zooms])
+    def features(self, images: Tensor) -> Tensor:
+        """Return pooled features (B, C), the input of the linear head's layer."""
+        return combined_zooms([self.features_at(images, zoom) for zoom in self.zooms])
 
     def features_at(self, images: Tensor, zoom: float, *, regions: bool = False) -> Tensor:
-        """Return the pooled features (B, C), or (B, 1 + 9, C), of the images at one multiple of their size."""
-        features = self.feature_map(zoomed(images, zoom))
-        whole = pool(features, self.pooling)
-        return torch.cat([whole[:, None], pool_regions(features, self.pooling)], 1) if regions else whole
+        """Return the pooled features (B, C) of the images at one multiple of their size.
+
+        With regions, (B, 1 + 9, C): those of the whole image and of its regions.
+        """
+        return self._pool(self.feature_map(zoomed(images, zoom)), regions)
 
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise images as the backbone expects: (x − mean) / std with x in 0..1."""

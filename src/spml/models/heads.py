@@ -59,7 +59,7 @@ def pool(features: Tensor, pooling: Pooling = "mean") -> Tensor:
     if features.ndim != 4:
         return features.to(dtype)
     if pooling == "rms":
-        return features.to(dtype).square().mean((-2, -1)).sqrt()
+        return features.to(dtype).square().mean((-2, -1)).clamp(min=1e-12).sqrt()  # at 0 the gradient is not finite
     return features.mean((-2, -1), dtype=dtype)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from spml.models import Classifier
+from spml.models.classifier import zoomed
 from spml.models.text_encoders import TfidfEncoder
 
 UInt8 = npt.NDArray[np.uint8]
@@ -19,14 +20,16 @@ def evidence(network: Classifier, image: UInt8, labels: Sequence[int]) -> list[t
     """How much each position (h, w) of the feature map raises a label's logit: Σ_c feature · gradient.
 
     For a linear head these are class activation maps. The median is subtracted, because a bias can support a label
-    that every position speaks against. None if the features have no spatial dimensions.
+    that every position speaks against. None if the features have no spatial dimensions. Of a network that reads images
+    at several sizes, the map is that of the largest.
     """
+    images = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))[None]
     with torch.no_grad():
-        features = network.feature_map(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))[None])
+        features = network.feature_map(zoomed(images, max(network.zooms)))
     if features.ndim != 4:
         return None
     features.requires_grad_(True)
-    logits = network.head(features).logits[0]
+    logits = network.outputs_of_maps([features]).logits[0]
     gradients = [torch.autograd.grad(logits[label], features, retain_graph=True)[0] for label in labels]
     maps = [(features * gradient).detach()[0].sum(0) for gradient in gradients]
     return [(map_ - map_.median()).relu() for map_ in maps]
