@@ -1,5 +1,6 @@
 """What is trained on images: the choice by effort, device and options; and runs on frozen features."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import spml
 from spml.data import open_data
 from spml.errors import InputError
 from spml.models import build_classifier
@@ -87,24 +89,34 @@ def test_impossible_plans_raise(options: dict[str, Any], message: str) -> None:
         plan(**options)
 
 
-def test_a_run_on_frozen_features_predicts_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        module, "build_classifier", lambda *args, **options: build_classifier("small", 10, image_size=32)
-    )
+@pytest.mark.parametrize("regions", [False, True])
+def test_a_run_on_frozen_features_predicts_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regions: bool
+) -> None:
+    network = build_classifier("small", 10, image_size=32, pooling="auto")
+    monkeypatch.setattr(module, "build_classifier", lambda *args, **options: network)
     asked: list[float] = []
 
     def with_expected_positives(fit: FeatureFit, *args: object, **options: object) -> FeatureFit:
         asked.append(fit.calibration.k.k)
         return fit
 
+    def with_regions(fit: FeatureFit, *args: Any, **options: Any) -> FeatureFit:
+        return decide(replace(fit, log_likelihood=-np.inf), *args, **options) if regions else fit
+
+    decide = module.with_regions
     monkeypatch.setattr(module, "with_expected_positives", with_expected_positives)
+    monkeypatch.setattr(module, "with_regions", with_regions)
     data = open_data("scenes", train=60, test=10, size=32)
     train_features(data, tmp_path / "run", base="linear", backbone="small", device="cpu", progress=False)
     run = open_run(tmp_path / "run")
     assert run.cross_fitted
     assert run.choice
     assert len(asked) == 1
-    network = run.network()
+    loaded = run.network()
+    assert loaded.description["pooling"] == "rms"
+    assert ("regions" in loaded.description["head_settings"]["model"]) is regions
     with torch.no_grad():
-        found = torch.sigmoid(network(data.tensor_store.batch(data.test)).logits).numpy()
+        found = torch.sigmoid(loaded(data.tensor_store.batch(data.test)).logits).numpy()
     assert np.allclose(found, run.probabilities[data.test], atol=1e-4)
+    spml.load(tmp_path / "run").export(tmp_path / "model.onnx")  # compares its predictions with the network's

@@ -140,14 +140,12 @@ def combined_zooms(features: Sequence[Tensor]) -> Tensor:
 
 
 def zoomed(images: Tensor, zoom: float) -> Tensor:
-    """Enlarge images; pixels of type uint8 stay so."""
+    """Enlarge images. Pixels of type uint8 become floating point in 0..1: rounding would differ between devices."""
     if zoom == 1:
         return images
     size = [round(zoom * side) for side in images.shape[-2:]]
     larger = F.interpolate(images.float(), size=size, mode="bilinear")
-    if images.is_floating_point():
-        return larger.to(images.dtype)
-    return larger.round().clamp(0, 255).to(images.dtype)
+    return larger.to(images.dtype) if images.is_floating_point() else larger / 255
 
 
 class LogitsOnly(Classifier):
