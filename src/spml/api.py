@@ -77,8 +77,8 @@ def train(
     settings : mapping, optional
         Settings of the method that differ from its defaults.
     model : str, optional
-        Backbone: "lite0", "lite1", "lite2", "small", or any timm model. Default: "lite2" where a classifier on frozen
-        features is trained (see `effort`), otherwise "lite0".
+        Backbone: "lite0", "lite1", "lite2", "small", or any timm model. Default: "lite2" at 320 pixels; on a CPU that
+        trains only the whole network (see `effort`), "lite0" at 224 pixels.
     weights : str or path, optional
         A .safetensors file with the weights of `model`, read instead of downloading them.
     head : str, optional
@@ -96,12 +96,12 @@ def train(
     encoder : str, optional
         Texts: "tfidf" (default), "words", "chars", "words+chars", "wordllama", or a model of sentence-transformers.
     effort : {"quick", "normal", "thorough"}
-        Images. "quick" trains a classifier on features of the frozen network. "thorough" continues from it with the
-        whole network and keeps the better one. "normal" trains the whole network on a GPU; on a CPU it is "quick", or
-        "thorough" within `minutes`. Any of head, epochs, batch_size, learning_rate and settings trains the whole
-        network alone.
+        Images. A classifier on features of the frozen network is trained first. "thorough" continues from it with the
+        whole network and keeps the better one. "normal" does so on a GPU, and on a CPU within `minutes`. "quick" does
+        not, and reads every image at one size instead of two. Any of head, epochs, batch_size, learning_rate and
+        settings trains the whole network alone.
     minutes : float, optional
-        Images on a CPU: time limit. What remains after the first classifier is used to train the whole network.
+        Images: time limit. What remains after the first classifier is used to train the whole network.
     k : float, optional
         Average number of labels per example. Required by some methods; improves `Run.recover`.
     seed : int

@@ -31,7 +31,7 @@ def command(
         str | None,
         typer.Option(
             rich_help_panel=_IMAGES,
-            help="Backbone: lite0 to lite2, small or a timm model. Default: lite2 for frozen features, else lite0.",
+            help="Backbone: lite0 to lite2, small or a timm model. Default: lite2; lite0 where a CPU trains all of it.",
         ),
     ] = None,
     weights: Annotated[
@@ -79,14 +79,14 @@ def command(
         str,
         typer.Option(
             rich_help_panel=_IMAGES,
-            help="quick (classifier on features of the frozen network), thorough (then the whole network from "
-            "it; the better one is kept), or normal (the whole network on a GPU; on a CPU quick, or thorough within "
-            "--minutes).",
+            help="quick (classifier on features of the frozen network, images at one size), thorough (images at two "
+            "sizes, then the whole network from there; the better one is kept), or normal (thorough on a GPU or with "
+            "--minutes, otherwise without the whole network).",
         ),
     ] = "normal",
     minutes: Annotated[
         float | None,
-        typer.Option(rich_help_panel=_IMAGES, help="On a CPU: time limit, in which the whole network is trained too."),
+        typer.Option(rich_help_panel=_IMAGES, help="Time limit, in which the whole network is trained too."),
     ] = None,
     k: Annotated[
         float | None,
