@@ -30,7 +30,7 @@ from spml.runs.files import lock_folder, read_tensors, write_tensors
 Float32 = npt.NDArray[np.float32]
 
 MAX_BYTES = 2**31
-_VERSION = "spml features 2"
+_VERSION = "spml features 3"
 _KEY_BYTES = 16
 _MAX_ROWS = 20_000  # half of `MAX_BYTES` with 1,280 features of each image and of nine regions
 _TICK = 2 * 10**9  # nanoseconds: some file systems record the time of a change in steps of two seconds
