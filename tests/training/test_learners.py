@@ -17,7 +17,7 @@ from spml.errors import InputError
 from spml.labels import Labels
 from spml.methods import method
 from spml.metrics import mean_average_precision
-from spml.models.feature_model import LinearLearner, merged
+from spml.models.feature_model import LinearLearner, sum_linear_learners
 from spml.training.learners import design, families, fit_features
 from spml.training.learners.copies import copy_groups
 from spml.training.learners.design import Design, assign_folds
@@ -209,10 +209,10 @@ def test_linear_learners_are_added_up_to_one():
     one, other = (
         LinearLearner(torch.randn(3, 5, generator=draw), torch.randn(3, generator=draw), *scale) for _ in "ab"
     )
-    ((both, weight),) = merged([(one, 0.3), (other, 2.0)])
+    ((both, weight),) = sum_linear_learners([(one, 0.3), (other, 2.0)])
     x = torch.randn(7, 5, generator=draw)
     torch.testing.assert_close(weight * both(x), 0.3 * one(x) + 2.0 * other(x))
-    assert merged([(one, 0.3)]) == [(one, 0.3)]
+    assert sum_linear_learners([(one, 0.3)]) == [(one, 0.3)]
 
 
 @pytest.mark.parametrize("make", [RandomForestClassifier, ExtraTreesClassifier])

@@ -82,9 +82,13 @@ class Classifier(nn.Module):
 
     @property
     def _pools(self) -> bool:
-        """Whether the head receives pooled features, because it would not pool the map in the same way itself."""
-        averages = self.zooms == (1.0,) and self.pooling == "mean" and not isinstance(self.head, FeatureHead)
-        return getattr(self.head, "on_pooled", False) and not averages
+        """Whether the classifier pools the feature maps, and the head receives pooled features.
+
+        A linear head pools a map itself if all that is needed is the mean over positions at one image size.
+        """
+        if isinstance(self.head, FeatureHead):
+            return True
+        return getattr(self.head, "accepts_pooled", False) and (self.zooms != (1.0,) or self.pooling != "mean")
 
     def _pool(self, features: Tensor, regions: bool) -> Tensor:
         whole = pool(features, self.pooling)
@@ -125,6 +129,12 @@ class Classifier(nn.Module):
         """Replace the head by a model over the pooled features."""
         self.head = FeatureHead(model)
         self.description |= {"head": "features", "head_settings": self.head.settings}
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the backbone has published weights: neither random ones nor those of a user's own module."""
+        source = self.description.get("weights", {}).get("source", "random")
+        return source not in ("random", "given with the module")
 
     def head_parameters(self) -> Iterator[nn.Parameter]:
         return self.head.parameters()

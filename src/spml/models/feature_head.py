@@ -15,7 +15,7 @@ class FeatureHead(Head):
         Trained on pooled features.
     """
 
-    on_pooled = True
+    accepts_pooled = True
 
     def __init__(self, model: FeatureModel) -> None:
         super().__init__()

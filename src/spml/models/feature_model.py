@@ -332,8 +332,8 @@ class FeatureModel(nn.Module):
         return (sum(weight for weight, _ in parts), sum(bias for _, bias in parts)) if parts else None  # type: ignore[return-value]
 
     def _evidence_blocks(self, features: Any) -> Iterator[Tensor]:
-        if features.shape[1] != self.dim if hasattr(features, "shape") else features.dim != self.dim:
-            given = features.shape[1] if hasattr(features, "shape") else features.dim
+        given = features.shape[1] if hasattr(features, "shape") else features.dim
+        if given != self.dim:
             raise InputError(f"{given} features per row, but the model was trained on {self.dim}")
         trees = [len(learner.roots) for learner in self.learners if isinstance(learner, Forest)]
         widest = max(self.dim, 4 * self.num_classes, *[4 * count for count in trees], 1)
@@ -363,12 +363,13 @@ class FeatureModel(nn.Module):
         return [*self.learners, *([] if self.correction is None else [self.correction])]
 
     def _evidence(self, scores: Sequence[Tensor]) -> Tensor:
+        """The evidence from the scores of `_all_learners`, of which the correction's come last."""
+        of_learners, correction = (scores, None) if self.correction is None else (scores[:-1], scores[-1])
         total = torch.zeros_like(scores[0])
-        for weight, score in zip(self.weights, scores, strict=False):
+        for weight, score in zip(self.weights, of_learners, strict=True):
             total = total + weight.to(score.dtype) * (centred(score) if self.centred else score)
         if self.normalised:
             total = torch.log_softmax(total, -1)
-        correction = None if self.correction is None else scores[-1]
         if self.regions:
             parts = total.unflatten(0, (-1, 1 + self.regions))
             total = (parts[:, 0] + parts[:, 1:].amax(1)) / 2
@@ -406,8 +407,11 @@ def centred(scores: Tensor) -> Tensor:
     return scores - scores.mean(-1, keepdim=True)
 
 
-def merged(learners: Sequence[tuple[Learner, float]]) -> list[tuple[Learner, float]]:
-    """Add up the linear ones of weighted learners, which must share mean and deviation; return them and the others."""
+def sum_linear_learners(learners: Sequence[tuple[Learner, float]]) -> list[tuple[Learner, float]]:
+    """Replace the linear ones of weighted learners by one, their weighted sum with weight 1. Others stay.
+
+    All linear learners must have the same mean and deviation.
+    """
     linear = [(learner, share) for learner, share in learners if isinstance(learner, LinearLearner)]
     if len(linear) < 2:
         return list(learners)

@@ -44,6 +44,7 @@ class Outputs(NamedTuple):
 Pooling = Literal["mean", "rms"]
 """The mean over positions, or the root mean square, in which a strong response at few positions counts more."""
 REGIONS = 9
+"""Number of overlapping regions of an image, three by three; see `pool_regions`."""
 
 
 def pool(features: Tensor, pooling: Pooling = "mean") -> Tensor:
@@ -86,10 +87,10 @@ def pool_regions(features: Tensor, pooling: Pooling = "mean") -> Tensor:
 class Head(nn.Module):
     """Base class of heads: feature map -> `Outputs`. `settings` holds the keyword arguments to build it again.
 
-    A head with `on_pooled` also accepts pooled features.
+    With `accepts_pooled`, it also takes pooled features (B, C).
     """
 
-    on_pooled: ClassVar[bool] = False
+    accepts_pooled: ClassVar[bool] = False
     settings: dict[str, Any]
 
     @classmethod
@@ -124,7 +125,7 @@ class LinearHead(Head):
     dropout : float
     """
 
-    on_pooled = True
+    accepts_pooled = True
 
     def __init__(self, channels: int, num_classes: int, *, dropout: float = 0.0) -> None:
         super().__init__()

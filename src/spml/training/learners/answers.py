@@ -26,14 +26,13 @@ from torch import Tensor
 from spml.data.stores.features import FeatureStore
 from spml.models.feature_model import LinearLearner
 from spml.training.learners.design import Design, assign_folds
-from spml.training.learners.linear import held_out_scores, solve, strength_path
+from spml.training.learners.linear import PATIENCE, held_out_scores, solve, strength_path
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 _FOLDS = 5
 _SURE = 2.0  # standard errors by which held-out answers must become more likely
-_WORSE = 2  # the path ends after this many strengths in a row that are no better
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +136,7 @@ def fit_correction(
         gain, error = _gain(offsets, scores, asked)
         path.append(_StrengthFit(gain, error, strength, weights, scores))
         best, worse = (gain, 0) if gain > best else (best, worse + 1)
-        if worse == _WORSE:
+        if worse == PATIENCE:
             break
     likeliest = max(path, key=lambda fit: fit.gain)
     if likeliest.gain <= _SURE * likeliest.error:

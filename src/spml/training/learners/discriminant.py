@@ -18,11 +18,10 @@ from torch import Tensor
 from spml.models.feature_model import LinearLearner
 from spml.training.learners.design import Block, Design
 from spml.training.learners.likelihood import HeldOut, fit_temperature
-from spml.training.learners.linear import strength_path
+from spml.training.learners.linear import PATIENCE, strength_path
 
 _PRIOR_ROWS = 3.0
 _SAMPLE_ENTRIES, _FEWEST_ROWS = 2**24, 500  # rows × classes by which the penalty is chosen
-_WORSE = 2  # the path ends after this many penalties in a row that are no better
 _MOST_SCORES = 2**26  # in memory at a time
 
 
@@ -74,7 +73,7 @@ def fit_discriminant(design: Design, targets: Tensor, seed: int) -> Discriminant
         held_out = fit_temperature(_held_out_scores(part, means, strength), observed)
         path.append((strength, held_out))
         best, worse = (held_out.log_likelihood, 0) if held_out.log_likelihood > best else (best, worse + 1)
-        if worse == _WORSE:
+        if worse == PATIENCE:
             break
     strength, held_out = max(path, key=lambda item: item[1].log_likelihood)
     weights, bias = means.head(None, strength)

@@ -22,7 +22,7 @@ from spml.training.learners.likelihood import HeldOut, choose_shares, fit_temper
 from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_linear, is_feasible, learner_of, refit
 from spml.training.learners.method_loss import MethodLoss, is_pure, prepared
 from spml.training.learners.task import LARGE, Task
-from spml.training.learners.trees import fit_forest, forest_kinds, promising
+from spml.training.learners.trees import ForestKind, fit_forest, forest_kinds, promising
 
 _ANNOTATOR = "annotator-em"
 _MOST_PRODUCTS = 2**29  # rows × classes × columns up to which two losses are used
@@ -109,7 +109,7 @@ def _discriminant(task: Task, design: Design) -> tuple[Candidates, Family]:
     task.progress("linear discriminant analysis")
     fit = fit_discriminant(design, task.targets.to(design.device), task.seed)
     names = {strength: f"linear (discriminant analysis), strength {strength:.2g}" for strength, _ in fit.path}
-    trained = Trained(names[fit.strength], partial(getattr, fit, "learner"), fit.scores.cpu(), fit.held_out)
+    trained = Trained(names[fit.strength], lambda: fit.learner, fit.scores.cpu(), fit.held_out)
     return [(names[strength], held_out) for strength, held_out in fit.path], [trained]
 
 
@@ -130,15 +130,17 @@ def _forests(task: Task, linear: Family) -> list[Trained]:
         tables = [average(linear)[0]]
         if not promising(matrix, task.label, task.targets, tables, task.groups, task.seed):
             return []
-    trained = []
-    for kind in kinds:
-        task.progress(kind.name)
-        fit = fit_forest(
-            matrix, task.label, task.targets.shape[1], kind, task.groups, sample_weight=task.weight, seed=task.seed
-        )
-        held_out = fit_temperature(fit.scores, task.targets)
-        trained.append(Trained(kind.name, partial(getattr, fit, "forest"), fit.scores, held_out))
-    return trained
+    return [_forest(task, matrix, kind) for kind in kinds]
+
+
+def _forest(task: Task, matrix: Any, kind: ForestKind) -> Trained:
+    """A forest on the rows of a matrix."""
+    task.progress(kind.name)
+    fit = fit_forest(
+        matrix, task.label, task.targets.shape[1], kind, task.groups, sample_weight=task.weight, seed=task.seed
+    )
+    held_out = fit_temperature(fit.scores, task.targets)
+    return Trained(kind.name, lambda: fit.forest, fit.scores, held_out)
 
 
 def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Candidates, Trained, bool]:

@@ -18,7 +18,7 @@ from spml.data.stores.features import FeatureStore
 from spml.errors import InputError
 from spml.labels import Labels
 from spml.labels.entries import row_blocks
-from spml.models.feature_model import FeatureModel, Learner, LinearLearner, centred, merged
+from spml.models.feature_model import FeatureModel, Learner, LinearLearner, centred, sum_linear_learners
 from spml.training.learners.answers import Correction, fit_correction
 from spml.training.learners.families import (
     Candidates,
@@ -220,7 +220,7 @@ def _finish(
     def model_with(
         correction: LinearLearner | None, parts: Sequence[tuple[Learner, float]] = tuple(final)
     ) -> FeatureModel:
-        learners = merged(parts)
+        learners = sum_linear_learners(parts)
         return FeatureModel(
             [learner for learner, _ in learners],
             [weight for _, weight in learners],
@@ -251,10 +251,20 @@ def _finish(
     held_out = np.empty_like(all_evidence)
     for rows in row_blocks(*all_evidence.shape):
         held_out[rows] = model.presence_of(torch.from_numpy(all_evidence[rows]).double()).numpy()
-    values = model, held_out, compared, calibration.log_likelihood, all_evidence, calibration, message
-    if any(trained.folds is None for trained, _ in used):
-        return FeatureFit(*values)
-    return FeatureFit(*values, lambda features: _cross_fitted(task, used, partial(model_with, None), features))
+
+    def evidence_in(features: FeatureStore) -> Float64:
+        return _cross_fitted(task, used, partial(model_with, None), features)
+
+    return FeatureFit(
+        model=model,
+        held_out=held_out,
+        candidates=compared,
+        log_likelihood=calibration.log_likelihood,
+        evidence=all_evidence,
+        calibration=calibration,
+        answers=message,
+        evidence_in=evidence_in if all(trained.folds is not None for trained, _ in used) else None,
+    )
 
 
 def _cross_fitted(

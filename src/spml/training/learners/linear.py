@@ -17,9 +17,9 @@ from spml.training.learners.design import Block, Design
 from spml.training.learners.lbfgs import minimise
 from spml.training.learners.likelihood import HeldOut, fit_temperature
 
+PATIENCE = 2  # a path ends after this many strengths in a row that are no better
 _RATIO = 10**0.5  # between neighbouring strengths
 _LONGEST_PATH = 15
-_WORSE = 2  # the path ends after this many strengths in a row that are no better
 _MOST_LOGITS = 2**24  # of all heads, in memory at a time
 
 # Limits on the multiplications for the scores of all rows and classes: for solving the whole path on all rows, for
@@ -180,7 +180,7 @@ def fit_path(design: Design, loss: RowLoss, targets: Tensor) -> list[LinearFit]:
             best, worse = held_out.log_likelihood, 0
         else:
             worse += 1
-        if worse == _WORSE:
+        if worse == PATIENCE:
             break
     return fits
 
