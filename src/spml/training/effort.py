@@ -67,34 +67,36 @@ def plan_training(
     >>> plan_training(TrainOptions(), rows=1250, backbone="lite0", device=torch.device("cuda"))[:3]
     (True, True, 38)
     """
-    effort, minutes, given = options.effort, options.minutes, options.network_options
+    effort, minutes, network_options = options.effort, options.minutes, options.network_options
     if effort not in EFFORTS:
         raise InputError(f"effort is {effort!r}: it must be one of {', '.join(EFFORTS)}")
     if minutes is not None and not minutes > 0:
         raise InputError(f"minutes must be above 0, not {minutes}")
-    impossible = _why_not_frozen(options.method, backbone)
-    if effort == "quick" and impossible:
-        raise InputError(f"effort 'quick' trains on features of a frozen network, which {impossible}")
-    if effort == "quick" and given:
+    why_not_frozen = _why_not_frozen(options.method, backbone)
+    if effort == "quick" and why_not_frozen:
+        raise InputError(f"effort 'quick' trains on features of a frozen network, which {why_not_frozen}")
+    if effort == "quick" and network_options:
         raise InputError(
-            f"effort 'quick' does not train the network, so {next(iter(given))} does not apply: leave it out"
+            f"effort 'quick' does not train the network, so {next(iter(network_options))} does not apply: leave it out"
         )
     steps_per_epoch = max(1, math.ceil(rows / (options.batch_size or BATCH_SIZE)))
     thorough = effort == "thorough" or device.type != "cpu"
-    enough = min(max(math.ceil(STEPS / steps_per_epoch), MIN_EPOCHS), MAX_EPOCHS)
-    epochs = options.epochs or (enough if thorough or minutes else MIN_EPOCHS)
+    usual_epochs = min(max(math.ceil(STEPS / steps_per_epoch), MIN_EPOCHS), MAX_EPOCHS)
+    epochs = options.epochs or (usual_epochs if thorough or minutes else MIN_EPOCHS)
     if effort == "quick":
         reason = "Training a classifier on the features of the frozen network (effort quick)."
-        return TrainingPlan(True, False, epochs, (1.0,), reason)
-    if given or impossible or several_processes() or not held_out:
-        return TrainingPlan(False, True, epochs, ZOOMS, f"Training the whole network for {epochs} epochs.")
+        return TrainingPlan(frozen=True, network=False, epochs=epochs, zooms=(1.0,), reason=reason)
+    if network_options or why_not_frozen or several_processes() or not held_out:
+        reason = f"Training the whole network for {epochs} epochs."
+        return TrainingPlan(frozen=False, network=True, epochs=epochs, zooms=ZOOMS, reason=reason)
     first = "Training a classifier on the features of the frozen network"
     if not thorough and minutes is None:
         why = "on a CPU, training the whole network takes much longer (try --minutes 30, or --effort thorough)"
         rest = f"{why}. It learns from all rows, and each is predicted by classifiers that did not see its label"
-        return TrainingPlan(True, False, epochs, ZOOMS, f"{first}: {rest}.")
+        return TrainingPlan(frozen=True, network=False, epochs=epochs, zooms=ZOOMS, reason=f"{first}: {rest}.")
     limit = "" if minutes is None else f", within {minutes:g} min"
-    return TrainingPlan(True, True, epochs, ZOOMS, f"{first}, then the whole network from it{limit}.")
+    reason = f"{first}, then the whole network from it{limit}."
+    return TrainingPlan(frozen=True, network=True, epochs=epochs, zooms=ZOOMS, reason=reason)
 
 
 class DefaultModel(NamedTuple):
@@ -120,6 +122,10 @@ def default_model(options: TrainOptions, device: torch.device) -> DefaultModel:
 
 
 def _why_not_frozen(method: str, backbone: str) -> str | None:
+    """Why features of a frozen network cannot be used, to follow "features of a frozen network, which …".
+
+    None if they can.
+    """
     if method != "auto":
         return f"only the method 'auto' supports, not {method!r}"
     if backbone in WITHOUT_WEIGHTS:

@@ -35,8 +35,8 @@ from spml.training.device import choose_device
 from spml.training.evaluation import selection_score
 from spml.training.examples import check_labels
 from spml.training.frozen.epr_head import with_expected_positives
-from spml.training.frozen.pooled_features import features_are_kept, pooled_features, supported_zooms
-from spml.training.frozen.regions import part_of, regions_fit, with_regions
+from spml.training.frozen.pooled_features import features_are_cached, pooled_features, supported_zooms
+from spml.training.frozen.regions import part_of, regions_fit_in_memory, with_regions
 from spml.training.learners import FeatureFit, fit_features
 from spml.training.learners.trees import forests_take_long
 from spml.training.network.files import refuse_other_settings
@@ -124,7 +124,7 @@ def train_features(
     trained = make_method(method, **(settings or {}))
     _check_options(trained, labels, settings or {}, base, k)
     network: Classifier | None = None
-    regions = backbone is not None and regions_fit(len(dataset))
+    regions = backbone is not None and regions_fit_in_memory(len(dataset))
     if backbone is None:
         dataset.store.prepare()
     else:
@@ -134,7 +134,7 @@ def train_features(
             backbone, len(dataset.classes), image_size=size, pooling="auto", weights=weights
         ).eval()
         zooms = supported_zooms(network, torch.zeros(1, 3, size, size), zooms)
-        if not features_are_kept(
+        if not features_are_cached(
             network, dataset.store, _rows(dataset), choose_device(device), zooms=zooms, regions=regions
         ):
             dataset.store.prepare(progress=progress)

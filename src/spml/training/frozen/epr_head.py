@@ -80,8 +80,6 @@ def with_expected_positives(
     (epr,) = epr_fit.candidates
     name = f"linear (epr, k {labels_per_row:.1f})"
     candidates.append(Candidate(name, epr.log_likelihood, epr.standard_error, True, factors[1]))
-    held_out = model.presence_of(torch.from_numpy(evidence)).float().numpy()
-    values = held_out, tuple(candidates), calibration.log_likelihood, evidence.astype(np.float32), calibration
 
     def evidence_in(other: FeatureStore) -> np.ndarray:
         total = np.zeros_like(fit.evidence, np.float64)
@@ -90,4 +88,13 @@ def with_expected_positives(
             total += factor * centred(torch.from_numpy(part.evidence_in(other))).numpy()
         return total
 
-    return FeatureFit(model, *values, evidence_in=evidence_in)
+    return replace(
+        fit,
+        model=model,
+        held_out=model.presence_of(torch.from_numpy(evidence)).float().numpy(),
+        candidates=tuple(candidates),
+        log_likelihood=calibration.log_likelihood,
+        evidence=evidence.astype(np.float32),
+        calibration=calibration,
+        evidence_in=evidence_in,
+    )

@@ -46,7 +46,7 @@ def cache_folder() -> Path | None:
 
 
 class ImageKeys(NamedTuple):
-    """What identifies images."""
+    """Cache keys of images, and which of these images may be stored in the cache."""
 
     keys: list[bytes]
     settled: npt.NDArray[np.bool_]
@@ -65,7 +65,7 @@ class FeatureCache:
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def complete(self, images: ImageKeys, compute: Callable[[npt.NDArray[np.int64]], Float32]) -> Float32:
+    def get_or_compute(self, images: ImageKeys, compute: Callable[[npt.NDArray[np.int64]], Float32]) -> Float32:
         """Return the features (N, D) of images; `compute` is called with the positions of those that are missing."""
         keys = images.keys
         cached_keys, cached = self._read()
@@ -86,7 +86,7 @@ class FeatureCache:
             self._add([keys[row] for row in missing[settled]], new[settled])
         return out
 
-    def has(self, images: ImageKeys) -> bool:
+    def has_all(self, images: ImageKeys) -> bool:
         """Return whether the features of all these images are kept."""
         return set(images.keys) <= set(self._read()[0])
 
@@ -134,8 +134,7 @@ def open_cache(
     whose code may change, or the cache is switched off.
     """
     folder, name = cache_folder(), classifier.description.get("backbone", "")
-    untracked = classifier.description.get("weights", {}).get("source", "random") in ("random", "given with the module")
-    if folder is None or untracked or not store.from_files or len(store) > _MAX_ROWS:
+    if folder is None or not classifier.pretrained or not store.from_files or len(store) > _MAX_ROWS:
         return None
     import timm
 

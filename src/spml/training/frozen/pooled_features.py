@@ -20,7 +20,9 @@ from spml.models.frozen import FrozenFeatures
 from spml.training.examples import Store, batch_numbers, pad_batch, read_rows
 from spml.training.frozen.feature_cache import image_keys, open_cache
 
-MIN_ROWS = 256  # for fewer rows, preparing a faster copy of the backbone on a CPU takes longer than it saves
+MIN_ROWS_TO_ACCELERATE = (
+    256  # for fewer rows, preparing a faster copy of the backbone on a CPU takes longer than it saves
+)
 
 
 def pooled_features(
@@ -83,10 +85,10 @@ def pooled_features(
     if cache is None:
         return FeatureStore(compute(np.arange(len(rows))))
     assert isinstance(store, ImageStore)
-    return FeatureStore(cache.complete(image_keys(store, rows), compute).astype(dtype, copy=False))
+    return FeatureStore(cache.get_or_compute(image_keys(store, rows), compute).astype(dtype, copy=False))
 
 
-def features_are_kept(
+def features_are_cached(
     classifier: Classifier,
     store: Store,
     rows: np.ndarray,
@@ -94,13 +96,12 @@ def features_are_kept(
     *,
     zooms: Sequence[float] = (1.0,),
     regions: bool = False,
-    precision: str = "32",
 ) -> bool:
     """Return whether `pooled_features` finds the features of all these rows in the cache, and needs no image."""
     if not isinstance(store, ImageStore):
         return False
-    cache = open_cache(classifier, store, zooms, regions, precision, torch.device(device))
-    return cache is not None and cache.has(image_keys(store, rows))
+    cache = open_cache(classifier, store, zooms, regions, "32", torch.device(device))
+    return cache is not None and cache.has_all(image_keys(store, rows))
 
 
 @torch.no_grad()
@@ -119,7 +120,7 @@ def _compute(
     was_training = classifier.training
     classifier.eval()
     matrix: npt.NDArray[Any] | None = None
-    fast = target.type == "cpu" and precision == "32" and len(rows) >= MIN_ROWS
+    fast = target.type == "cpu" and precision == "32" and len(rows) >= MIN_ROWS_TO_ACCELERATE
     own = partial(classifier.features_at, zoom=1, regions=regions)
     features = FrozenFeatures(classifier, regions=regions) if fast else own
     numbers, batches = batch_numbers(store, rows, batch_size), math.ceil(len(rows) / batch_size)

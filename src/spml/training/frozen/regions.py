@@ -23,7 +23,7 @@ from spml.training.learners import FeatureFit
 MAX_ROWS = 25_000  # with 2,048 channels, the features of these images and their regions take 2 GB
 
 
-def regions_fit(rows: int) -> bool:
+def regions_fit_in_memory(rows: int) -> bool:
     """Return whether the features of the regions of all images may be kept in memory."""
     return rows <= MAX_ROWS
 

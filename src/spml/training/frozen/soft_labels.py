@@ -2,11 +2,11 @@
 
 The probes are the linear learners of `fit_features`: two losses solved to convergence, each with the strength of
 regularisation that the likelihood of held-out observed labels prefers, and averaged. With many labels per row, EPR's
-head may join them (epr_head.py). Every row is scored by a probe that was trained without it, so the probe is no
-better on it than on a new row. The scores are calibrated by which of the present labels the annotator chose
-(`spml.calibration`). That needs neither full labels nor k, and gives, together with the observed label, the
-probability of every other label. A linear head of the network starts as the calibrated probe of all rows; other heads
-start from the estimated class frequencies.
+head may join them (epr_head.py). Evidence in regions of an image counts too if it makes held-out labels more likely
+(regions.py). Every row is scored by a probe that was trained without it, so the probe is no better on it than on a new
+row. The scores are calibrated by which of the present labels the annotator chose (`spml.calibration`). That needs
+neither full labels nor k, and gives, together with the observed label, the probability of every other label. A linear
+head of the network starts as the calibrated probe of all rows; other heads start from the estimated class frequencies.
 """
 
 from typing import NamedTuple
@@ -23,28 +23,25 @@ from spml.models import Classifier, Head
 from spml.models.frozen import ZOOMS
 from spml.training.frozen.epr_head import with_expected_positives
 from spml.training.frozen.pooled_features import pooled_features
-from spml.training.frozen.regions import part_of, regions_fit, with_regions
+from spml.training.frozen.regions import part_of, regions_fit_in_memory, with_regions
 from spml.training.learners import fit_features
 from spml.training.network.batches import BatchMaker
 from spml.training.network.state import TrainingState
 from spml.training.progress import progress_bar
 
-MIN_ROWS = 40
-MAX_NUMBERS = 2**31  # features and soft labels together, assuming CHANNELS features
+MIN_SINGLES = 40  # rows with exactly one positive, which the calibration needs
+MAX_ENTRIES = 2**31  # features and soft labels together, assuming CHANNELS features
 CHANNELS = 2048  # more than most backbones have
 
 
 def supports_probes(classifier: object, labels: Labels) -> bool:
     """Whether the backbone is pretrained, the labels suffice for calibration, and everything fits into memory."""
-    if not isinstance(classifier, Classifier):
+    if not isinstance(classifier, Classifier) or not classifier.pretrained:
         return False
-    source = classifier.description.get("weights", {}).get("source", "random")
-    if source in ("random", "given with the module"):
-        return False
-    numbers = len(labels) * (labels.num_classes + CHANNELS)
+    entries = len(labels) * (labels.num_classes + CHANNELS)
     positive_rows, _ = labels.positives()
     singles = np.count_nonzero(np.bincount(positive_rows, minlength=len(labels)) == 1)
-    return numbers <= MAX_NUMBERS and int(singles) >= MIN_ROWS
+    return entries <= MAX_ENTRIES and int(singles) >= MIN_SINGLES
 
 
 class ProbeResult(NamedTuple):
@@ -59,7 +56,7 @@ def start_from_probes(state: TrainingState, batches: BatchMaker, *, keep_head: b
     """Give the method soft labels of the training rows and, unless `keep_head`, start the head as the probe."""
     classifier, training, settings = state.classifier, batches.training, batches.settings
     assert isinstance(classifier, Classifier)
-    regions = regions_fit(len(training.rows))
+    regions = regions_fit_in_memory(len(training.rows))
     features = pooled_features(
         classifier,
         training.store,
