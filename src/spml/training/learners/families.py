@@ -128,7 +128,7 @@ def _forests(task: Task, linear: Family) -> list[Trained]:
     if linear:
         task.progress("do trees help?")
         tables = [average(linear)[0]]
-        if not promising(matrix, task.label, task.targets, tables, task.groups, task.seed):
+        if not promising(matrix, task.first_class, task.targets, tables, task.groups, task.seed):
             return []
     return [_forest(task, matrix, kind) for kind in kinds]
 
@@ -137,7 +137,7 @@ def _forest(task: Task, matrix: Any, kind: ForestKind) -> Trained:
     """A forest on the rows of a matrix."""
     task.progress(kind.name)
     fit = fit_forest(
-        matrix, task.label, task.targets.shape[1], kind, task.groups, sample_weight=task.weight, seed=task.seed
+        matrix, task.first_class, task.targets.shape[1], kind, task.groups, sample_weight=task.weight, seed=task.seed
     )
     held_out = fit_temperature(fit.scores, task.targets)
     return Trained(kind.name, lambda: fit.forest, fit.scores, held_out)
@@ -153,7 +153,7 @@ def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Ca
     compares_classes : bool
         Whether the scores are normalised over the classes.
     """
-    labels = task.labels.subset(task.rows)
+    labels = task.known.subset(task.rows)
     method = registered_method(name, **settings)
     compares_classes = method.activation == "softmax"
     method = prepared(method, labels, task.k, task.seed)

@@ -182,7 +182,7 @@ def fit_features(
     ((60, 3), (60, 3))
     """
     task = make_task(features, labels, answers, sample_weight, k, seed, device, progress)
-    if method == "auto" and not task.labels.is_full:
+    if method == "auto" and not task.known.is_full:
         candidates, linear, forests = train_families(task, base)
         evidence, used = combine_families(task, linear, forests)
         return _finish(task, candidates, evidence, used, compares_classes=True, normalise=normalise)
@@ -206,7 +206,10 @@ def _finish(
     compares_classes: bool,
     normalise: bool,
 ) -> FeatureFit:
-    """Calibrate the evidence, train the learners that are used on all rows, and learn the answers."""
+    """Calibrate the evidence, train the learners that are used on all rows, and learn the answers.
+
+    `evidence` is overwritten.
+    """
     task.progress("final model")
     calibration, temperature = task.calibrated(evidence.numpy()), 0.0
     if normalise:
@@ -217,8 +220,8 @@ def _finish(
             evidence[rows] = torch.log_softmax(temperature * evidence[rows], -1)
     final = [(trained.final(), weight) for trained, weight in used]
 
-    def model_with(
-        correction: LinearLearner | None, parts: Sequence[tuple[Learner, float]] = tuple(final)
+    def model_of(
+        parts: Sequence[tuple[Learner, float]], calibration: Calibration, correction: LinearLearner | None = None
     ) -> FeatureModel:
         learners = sum_linear_learners(parts)
         return FeatureModel(
@@ -233,8 +236,10 @@ def _finish(
             correction=correction,
         )
 
-    model, message = model_with(None), ""
-    all_evidence = _all_rows(task, model, evidence.numpy())
+    model_of_parts = partial(model_of, calibration=calibration)
+    before_answers = model_of_parts(final)
+    all_evidence = _all_rows(task, before_answers, evidence.numpy())
+    model, message = before_answers, ""
     if task.answers is not None and compares_classes:
         task.progress("answers")
         correction, message = _learn_answers(task, all_evidence, calibration)
@@ -242,23 +247,15 @@ def _finish(
             learner = _scaled(correction.learner, 1 / calibration.slope)
             all_evidence = all_evidence + (correction.held_out / calibration.slope).astype(np.float32)
             calibration = task.calibrated(all_evidence[task.rows])
-            model = model_with(learner)
-    weight_of = {trained.name: weight for trained, weight in used}
-    compared = tuple(
-        Candidate(name, score.log_likelihood, score.standard_error, name in weight_of, weight_of.get(name, 0.0))
-        for name, score in candidates
-    )
-    held_out = np.empty_like(all_evidence)
-    for rows in row_blocks(*all_evidence.shape):
-        held_out[rows] = model.presence_of(torch.from_numpy(all_evidence[rows]).double()).numpy()
+            model = model_of(final, calibration, learner)
 
     def evidence_in(features: FeatureStore) -> Float64:
-        return _cross_fitted(task, used, partial(model_with, None), features)
+        return _cross_fitted(task, used, before_answers, model_of_parts, features)
 
     return FeatureFit(
         model=model,
-        held_out=held_out,
-        candidates=compared,
+        held_out=_held_out_presence(model, all_evidence),
+        candidates=_compared(candidates, used),
         log_likelihood=calibration.log_likelihood,
         evidence=all_evidence,
         calibration=calibration,
@@ -267,21 +264,42 @@ def _finish(
     )
 
 
+def _compared(candidates: Candidates, used: Sequence[tuple[Trained, float]]) -> tuple[Candidate, ...]:
+    """All learners that were tried, with the weights of those that are used."""
+    weight_of = {trained.name: weight for trained, weight in used}
+    return tuple(
+        Candidate(name, score.log_likelihood, score.standard_error, name in weight_of, weight_of.get(name, 0.0))
+        for name, score in candidates
+    )
+
+
+def _held_out_presence(model: FeatureModel, evidence: Float32) -> Float32:
+    """The presence that follows from held-out evidence."""
+    presence = np.empty_like(evidence)
+    for rows in row_blocks(*evidence.shape):
+        presence[rows] = model.presence_of(torch.from_numpy(evidence[rows]).double()).numpy()
+    return presence
+
+
 def _cross_fitted(
     task: Task,
     used: Sequence[tuple[Trained, float]],
-    model_of: Callable[..., FeatureModel],
+    model_of_all_rows: FeatureModel,
+    model_of_parts: Callable[[Sequence[tuple[Learner, float]]], FeatureModel],
     features: FeatureStore,
 ) -> Float64:
-    """Evidence of all rows: of those with a label from the model without their fold."""
+    """Evidence of all rows: of those with a label from the model without their fold, of others from that of all rows.
+
+    `model_of_parts` makes a model of learners and their weights.
+    """
     folds = [(trained.folds(), weight) for trained, weight in used if trained.folds is not None]
-    fold = np.full(len(task.labels), -1)
+    fold = np.full(len(task.known), -1)
     fold[task.rows] = folds[0][0].fold  # all learners of a fit have the same folds
-    out = np.empty(task.labels.shape)
+    out = np.empty(task.known.shape)
     for number in np.unique(fold):
         rows = np.flatnonzero(fold == number)
         without = [(part.learners[number], weight) for part, weight in folds]
-        model = model_of() if number < 0 else model_of(without)
+        model = model_of_all_rows if number < 0 else model_of_parts(without)
         out[rows] = model.evidence(_StoreRows(features, rows))
     return out
 
@@ -333,11 +351,11 @@ def _normalised(task: Task, evidence: Tensor, calibration: Calibration) -> tuple
 
 def _all_rows(task: Task, model: FeatureModel, evidence: npt.NDArray[Any]) -> Float32:
     """Evidence of all rows: held-out for those with a label; the model was not trained on the others."""
-    if len(task.rows) == len(task.labels):
+    if len(task.rows) == len(task.known):
         return np.asarray(evidence, np.float32)
-    out = np.empty(task.labels.shape, np.float32)
+    out = np.empty(task.known.shape, np.float32)
     out[task.rows] = evidence
-    rest = np.setdiff1d(np.arange(len(task.labels)), task.rows)
+    rest = np.setdiff1d(np.arange(len(task.known)), task.rows)
     out[rest] = model.evidence(_StoreRows(task.features, rest))
     return out
 

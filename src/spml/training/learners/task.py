@@ -36,7 +36,7 @@ class Task:
     Attributes
     ----------
     features : FeatureStore
-    labels : Labels
+    known : Labels
         What is known about all rows: given labels and answers.
     given : Labels
         The given labels of all rows.
@@ -47,7 +47,7 @@ class Task:
         Of these rows: the labels that the annotator picked.
     targets : Tensor of shape (n, L)
         Shares of the observed classes, times the row's weight.
-    label : array of shape (n,)
+    first_class : array of shape (n,)
         The first observed class.
     groups : array of shape (n,)
         Rows with equal features have the same number, see `copy_groups`.
@@ -61,13 +61,13 @@ class Task:
     """
 
     features: FeatureStore
-    labels: Labels
+    known: Labels
     given: Labels
     answers: Labels | None
     rows: Int64
     observed: Labels
     targets: Tensor
-    label: Int64
+    first_class: Int64
     groups: Int64
     weight: Float64 | None
     k: float | None
@@ -87,13 +87,13 @@ class Task:
         rows, classes = evidence.shape
         most = max(_CALIBRATION_ROWS, LARGE // classes)
         sample = np.arange(rows) if rows <= most else np.linspace(0, rows - 1, most).astype(np.int64)
-        table, known = evidence[sample].astype(np.float64), self.labels.dense(self.rows[sample])
+        table, known = evidence[sample].astype(np.float64), self.known.dense(self.rows[sample])
         if temperature > 0:
             table = log_softmax(temperature * table, axis=1)
-        return calibrate(expit(table), known, k=self.k, at_least_one=not self.labels.is_full, uncertainty=False)
+        return calibrate(expit(table), known, k=self.k, at_least_one=not self.known.is_full, uncertainty=False)
 
     def _folds(self) -> Int64:
-        return assign_folds(self.label, FOLDS, self.seed, self.groups)
+        return assign_folds(self.first_class, FOLDS, self.seed, self.groups)
 
 
 def make_task(
@@ -125,25 +125,25 @@ def make_task(
         weight = weights[rows] * len(rows) / weights[rows].sum()
     observed = known.subset(rows) if answers is None else _observed(labels.subset(rows), known.subset(rows))
     targets = torch.from_numpy((observed.dense() > 0).astype(np.float32))
-    label = targets.argmax(1).numpy()
+    first_class = targets.argmax(1).numpy()
     targets /= targets.sum(1, keepdim=True)
     if weight is not None:
         targets *= torch.from_numpy(weight).float()[:, None]
     return Task(
-        features,
-        known,
-        labels,
-        answers,
-        rows,
-        observed,
-        targets,
-        label,
-        copy_groups(features, rows),
-        weight,
-        k,
-        seed,
-        choose_device(str(device)),
-        progress or (lambda _: None),
+        features=features,
+        known=known,
+        given=labels,
+        answers=answers,
+        rows=rows,
+        observed=observed,
+        targets=targets,
+        first_class=first_class,
+        groups=copy_groups(features, rows),
+        weight=weight,
+        k=k,
+        seed=seed,
+        device=choose_device(str(device)),
+        progress=progress or (lambda _: None),
     )
 
 
