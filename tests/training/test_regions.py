@@ -11,7 +11,7 @@ from spml.models.classifier import zoomed
 from spml.models.feature_model import FeatureModel, LinearLearner, feature_model_from_description
 from spml.models.heads import REGIONS, Pooling, pool_regions
 from spml.training.frozen.epr_head import with_expected_positives
-from spml.training.frozen.regions import part_of, with_regions
+from spml.training.frozen.regions import image_part, with_regions
 from spml.training.learners import FeatureFit, fit_features
 
 CLASSES = ["cat", "dog", "bird", "horse"]
@@ -37,7 +37,7 @@ def rows_with_regions(strength: float, rows: int = 400) -> tuple[np.ndarray, np.
 
 def fitted(features: np.ndarray, labels: Labels) -> tuple[FeatureFit, FeatureStore]:
     store = FeatureStore(features.reshape(len(features), -1).astype(np.float32))
-    return fit_features(part_of(store, 0), labels, base="linear"), store
+    return fit_features(image_part(store, 0), labels, base="linear"), store
 
 
 def test_regions_are_pooled_like_slices() -> None:
@@ -137,6 +137,6 @@ def test_models_of_the_folds_give_the_held_out_evidence(method: str) -> None:
 def test_forests_have_no_evidence_in_other_features() -> None:
     features, _, labels = rows_with_regions(strength=3.0, rows=120)
     store = FeatureStore(features.reshape(len(features), -1).astype(np.float32))
-    trees = fit_features(part_of(store, 0), labels, base="trees")
+    trees = fit_features(image_part(store, 0), labels, base="trees")
     assert trees.evidence_in is None
     assert with_regions(trees, store, labels) is trees

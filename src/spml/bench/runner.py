@@ -36,7 +36,7 @@ from spml.training.frozen.pooled_features import pooled_features
 from spml.training.label_draw import LabelDraw
 from spml.training.linear import FeatureRows, train_heads
 from spml.training.run_experiment import head_of, run_experiment
-from spml.training.train_features import encoded
+from spml.training.train_features import with_encoded_texts
 
 Notify = Callable[[str], None]
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class Runner:
             return source.open(features=True, image_size=size)
         images = self._images(experiment)
         if isinstance(images.store, TextStore):
-            dataset, encoder = encoded(images)
+            dataset, encoder = with_encoded_texts(images)
             self.notes.append(f"{source.name}: the features are {encoder.description}, fitted on the training texts.")
             return dataset
         self.notes.append(f"{source.name}: the features are {experiment.backbone}'s at {size} pixels.")

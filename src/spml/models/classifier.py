@@ -76,7 +76,7 @@ class Classifier(nn.Module):
             (inputs,) = maps
         else:
             regions = isinstance(self.head, FeatureHead) and self.head.model.regions > 0
-            inputs = combined_zooms([self._pool(features, regions) for features in maps]).flatten(1)
+            inputs = average_zooms([self._pool(features, regions) for features in maps]).flatten(1)
         outputs: Outputs = self.head(inputs)
         return outputs
 
@@ -101,7 +101,7 @@ class Classifier(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Return pooled features (B, C), the input of the linear head's layer."""
-        return combined_zooms([self.features_at(images, zoom) for zoom in self.zooms])
+        return average_zooms([self.features_at(images, zoom) for zoom in self.zooms])
 
     def features_at(self, images: Tensor, zoom: float, *, regions: bool = False) -> Tensor:
         """Return the pooled features (B, C) of the images at one multiple of their size.
@@ -120,7 +120,7 @@ class Classifier(nn.Module):
             raise InputError(f"images must be uint8 (0..255) or floating point (0..1), not {images.dtype}")
         return ((images - self.mean) / self.std).to(self.mean.dtype)
 
-    def average_over(self, zooms: Sequence[float]) -> None:
+    def set_zooms(self, zooms: Sequence[float]) -> None:
         """Average the features of the linear head over these multiples of the image size."""
         self.zooms = tuple(zooms)
         self.description["zooms"] = list(zooms)
@@ -143,8 +143,12 @@ class Classifier(nn.Module):
         return self.backbone.parameters()
 
 
-def combined_zooms(features: Sequence[Tensor]) -> Tensor:
-    """Average the features of several image sizes; regions (B, 1 + 9, C) are those of the last size."""
+def average_zooms(features: Sequence[Tensor]) -> Tensor:
+    """Average features over image sizes.
+
+    Each input is (B, C), or (B, 1 + 9, C) with the whole image first. Of regions, only those of the last, largest size
+    are kept, which show small objects best.
+    """
     whole = torch.stack([each if each.ndim == 2 else each[:, 0] for each in features]).mean(0)
     return whole if features[-1].ndim == 2 else torch.cat([whole[:, None], features[-1][:, 1:]], 1)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -252,6 +252,12 @@ class FeatureModel(nn.Module):
     @property
     def num_classes(self) -> int:
         return len(self.offsets)
+
+    @property
+    def weighted_learners(self) -> list[tuple[Learner, float]]:
+        """The learners with their weights, without the correction."""
+        learners = [cast(Learner, learner) for learner in self.learners]
+        return list(zip(learners, self.weights.tolist(), strict=True))
 
     @property
     def description(self) -> dict[str, Any]:

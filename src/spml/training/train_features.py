@@ -36,7 +36,7 @@ from spml.training.evaluation import selection_score
 from spml.training.examples import check_labels
 from spml.training.frozen.epr_head import with_expected_positives
 from spml.training.frozen.pooled_features import features_are_cached, pooled_features, supported_zooms
-from spml.training.frozen.regions import part_of, regions_fit_in_memory, with_regions
+from spml.training.frozen.regions import image_part, regions_fit_in_memory, with_regions
 from spml.training.learners import FeatureFit, fit_features
 from spml.training.learners.trees import forests_take_long
 from spml.training.network.files import refuse_other_settings
@@ -44,7 +44,7 @@ from spml.training.network.finish import write_rows
 from spml.training.progress import stages
 
 
-def encoded(dataset: Dataset, encoder: str = DEFAULT_ENCODER) -> tuple[Dataset, TextEncoder]:
+def with_encoded_texts(dataset: Dataset, encoder: str = DEFAULT_ENCODER) -> tuple[Dataset, TextEncoder]:
     """A data set of texts with features in place of the texts, and the encoder, fitted on the training rows.
 
     Examples
@@ -54,7 +54,7 @@ def encoded(dataset: Dataset, encoder: str = DEFAULT_ENCODER) -> tuple[Dataset, 
     >>> store, rows = TextStore(["red apple", "green pear", "red pear"]), np.arange(3)
     >>> labels = Labels.from_indices([0, 1, 1], ["apple", "pear"])
     >>> data = Dataset("fruit", store, rows.astype(str), labels, None, rows[:2], rows[:0], rows[2:])
-    >>> encoded(data, "words")[0].store
+    >>> with_encoded_texts(data, "words")[0].store
     FeatureStore(3 rows of 6 features, sparse)
     """
     store = dataset.store
@@ -121,8 +121,8 @@ def train_features(
     texts = isinstance(dataset.store, TextStore)
     encoder = _checked_encoder(encoder, texts)
     labels = dataset.labels.subset(dataset.train)
-    trained = make_method(method, **(settings or {}))
-    _check_options(trained, labels, settings or {}, base, k)
+    chosen_method = make_method(method, **(settings or {}))
+    _check_options(chosen_method, labels, settings or {}, base, k)
     network: Classifier | None = None
     regions = backbone is not None and regions_fit_in_memory(len(dataset))
     if backbone is None:
@@ -135,36 +135,38 @@ def train_features(
         ).eval()
         zooms = supported_zooms(network, torch.zeros(1, 3, size, size), zooms)
         if not features_are_cached(
-            network, dataset.store, _rows(dataset), choose_device(device), zooms=zooms, regions=regions
+            network, dataset.store, _used_rows(dataset), choose_device(device), zooms=zooms, regions=regions
         ):
             dataset.store.prepare(progress=progress)
-    record = _record(dataset, labels, trained, base, k, seed, _inputs(dataset, encoder, backbone, weights, zooms))
+    record = _record(dataset, labels, chosen_method, base, k, seed, _inputs(dataset, encoder, backbone, weights, zooms))
     _check_memory(dataset)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         if _is_finished(folder, record):
             return _result(folder)
         write_text(folder / "run.json", json.dumps(record, indent=2))
-        features = dataset
+        feature_data = dataset
         if network is not None:
             with truth_closed():
-                features = frozen_features(dataset, network, zooms, regions, device, progress)
+                feature_data = with_frozen_features(dataset, network, zooms, regions, device, progress)
+            network.set_zooms(zooms)
+            network.cpu()
         with stages(progress) as show, truth_closed():
             fitted: TextEncoder | None = None
             if encoder is not None:
                 show("encoding texts")
-                features, fitted = encoded(dataset, encoder)
+                feature_data, fitted = with_encoded_texts(dataset, encoder)
                 notify(f"Features: {fitted.description}")
-            store = features.tensor_store
+            store = feature_data.tensor_store
             assert isinstance(store, FeatureStore)
             sizes = len(labels), store.dim, labels.num_classes
             if network is None and method == "auto" and base == "auto" and forests_take_long(*sizes):
                 notify("Growing forests can take minutes: --base linear does without them, and is faster.")
             answers = dataset.answers
-            whole = part_of(store, 0) if regions else store
-            part = whole.subset(dataset.train)
+            whole = image_part(store, 0) if regions else store
+            training_features = whole.subset(dataset.train)
             fit = fit_features(
-                part,
+                training_features,
                 labels if answers is None else answers.given.subset(dataset.train),
                 answers=None if answers is None else answers.decided.subset(dataset.train),
                 method=method,
@@ -176,14 +178,14 @@ def train_features(
                 progress=show,
             )
             if network is not None and method == "auto" and answers is None:
-                show("many labels per row?")
-                fit = with_expected_positives(fit, part, labels, k=k, seed=seed, device=device)
+                show("EPR's head")
+                fit = with_expected_positives(fit, training_features, labels, k=k, seed=seed, device=device)
             if regions:
-                show("labels of regions")
+                show("regions of images")
                 fit = with_regions(fit, store.subset(dataset.train), labels, k=k)
                 store = store if fit.model.regions else whole
             predictions = _predictions(dataset, store, fit)
-        for note in _doubts(labels, fit, images=backbone is not None):
+        for note in _limits(labels, fit, images=backbone is not None):
             notify(note)
         if network is not None:
             network.replace_head(fit.model)
@@ -230,7 +232,7 @@ def _check_memory(dataset: Dataset) -> None:
         )
 
 
-def _doubts(labels: Labels, fit: FeatureFit, *, images: bool) -> Iterator[str]:
+def _limits(labels: Labels, fit: FeatureFit, *, images: bool) -> Iterator[str]:
     """Sentences for the user about what limits the fit."""
     rows = labels.counts().positives
     few = [name for name, number in zip(labels.classes, rows, strict=True) if number == 1]
@@ -254,23 +256,21 @@ def _checked_encoder(encoder: str | None, texts: bool) -> str | None:
     return encoder
 
 
-def frozen_features(
+def with_frozen_features(
     dataset: Dataset, network: Classifier, zooms: Sequence[float], regions: bool, device: str, progress: bool
 ) -> Dataset:
     """A data set of images with features of a pretrained network, and of regions, in place of the images."""
-    store, rows = dataset.store, _rows(dataset)
+    store, rows = dataset.store, _used_rows(dataset)
     assert isinstance(store, ImageStore)
     title = "features" if progress else None
     pooled = pooled_features(network, store, rows, choose_device(device), zooms=zooms, regions=regions, progress=title)
     matrix = np.zeros((len(dataset), pooled.dim), np.float32)
     matrix[rows] = pooled.batch(np.arange(len(rows))).cpu().numpy()
-    network.average_over(zooms)
-    network.cpu()
     return replace(dataset, store=FeatureStore(matrix))
 
 
-def _rows(dataset: Dataset) -> npt.NDArray[np.int64]:
-    """The rows of all parts."""
+def _used_rows(dataset: Dataset) -> npt.NDArray[np.int64]:
+    """The rows for training, validation and test."""
     return np.concatenate([getattr(dataset, part) for part in PARTS])
 
 

@@ -8,7 +8,6 @@ estimated by the calibration of `auto`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from scipy.special import expit
 from spml.calibration import Calibration, calibrate
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
-from spml.models.feature_model import FeatureModel, Learner, centred
+from spml.models.feature_model import FeatureModel, centred
 from spml.training.learners import Candidate, FeatureFit, fit_features
 
 MIN_LABELS_PER_ROW = 2.0  # fewest labels per row for which EPR is tried
@@ -69,8 +68,8 @@ def with_expected_positives(
     factors = (1 - share) * scales[0], share * scales[1]
     models = fit.model, epr_fit.model
     model = FeatureModel(
-        [cast(Learner, learner) for part in models for learner in part.learners],
-        [factor * float(weight) for factor, part in zip(factors, models, strict=True) for weight in part.weights],
+        [learner for part in models for learner, _ in part.weighted_learners],
+        [factor * weight for factor, part in zip(factors, models, strict=True) for _, weight in part.weighted_learners],
         slope=calibration.slope,
         offsets=calibration.offsets,
         dim=features.dim,

@@ -15,7 +15,7 @@ from spml.data.stores.features import FeatureStore
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.models import Classifier
-from spml.models.classifier import combined_zooms, zoomed
+from spml.models.classifier import average_zooms, zoomed
 from spml.models.frozen import FrozenFeatures
 from spml.training.examples import Store, batch_numbers, pad_batch, read_rows
 from spml.training.frozen.feature_cache import image_keys, open_cache
@@ -71,17 +71,17 @@ def pooled_features(
     FeatureStore
     """
     target = torch.device(device)
-
-    def compute(positions: np.ndarray) -> npt.NDArray[Any]:
-        kept = dtype if cache is None else np.float32
-        return _compute(
-            classifier, store, rows[positions], target, zooms, regions, batch_size, precision, kept, progress
-        )
-
     classifier.to(target)
     cache = None
     if isinstance(store, ImageStore):
         cache = open_cache(classifier, store, zooms, regions, precision, target)
+    computed_dtype = dtype if cache is None else np.float32  # the cache also serves runs that need full precision
+
+    def compute(positions: np.ndarray) -> npt.NDArray[Any]:
+        return _compute(
+            classifier, store, rows[positions], target, zooms, regions, batch_size, precision, computed_dtype, progress
+        )
+
     if cache is None:
         return FeatureStore(compute(np.arange(len(rows))))
     assert isinstance(store, ImageStore)
@@ -122,7 +122,7 @@ def _compute(
     matrix: npt.NDArray[Any] | None = None
     fast = target.type == "cpu" and precision == "32" and len(rows) >= MIN_ROWS_TO_ACCELERATE
     own = partial(classifier.features_at, zoom=1, regions=regions)
-    features = FrozenFeatures(classifier, regions=regions) if fast else own
+    extract = FrozenFeatures(classifier, regions=regions) if fast else own
     numbers, batches = batch_numbers(store, rows, batch_size), math.ceil(len(rows) / batch_size)
     for number in numbers if progress is None else track(numbers, progress, batches):
         start = number * batch_size
@@ -132,8 +132,8 @@ def _compute(
             if matrix is None and len(zooms) > 1:
                 sample = images if target.type == "cuda" else images[:1]  # another batch size makes cuDNN search again
                 zooms = supported_zooms(classifier, sample, zooms)
-            at_zooms = [features(zoomed(images, zoom)).float() for zoom in zooms]
-        pooled = combined_zooms(at_zooms)[: len(chunk)].flatten(1).cpu().numpy()
+            at_zooms = [extract(zoomed(images, zoom)).float() for zoom in zooms]
+        pooled = average_zooms(at_zooms)[: len(chunk)].flatten(1).cpu().numpy()
         if matrix is None:
             matrix = np.empty((len(rows), pooled.shape[1]), dtype)
         matrix[start : start + len(pooled)] = pooled

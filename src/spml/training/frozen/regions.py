@@ -16,7 +16,7 @@ from scipy.special import expit
 from spml.calibration import calibrate
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
-from spml.models.feature_model import FeatureModel, Learner
+from spml.models.feature_model import FeatureModel
 from spml.models.heads import REGIONS
 from spml.training.learners import FeatureFit
 
@@ -28,7 +28,7 @@ def regions_fit_in_memory(rows: int) -> bool:
     return rows <= MAX_ROWS
 
 
-def part_of(features: FeatureStore, number: int) -> FeatureStore:
+def image_part(features: FeatureStore, number: int) -> FeatureStore:
     """Return the features of the whole images (0) or of one region (1 to 9), from rows that hold them all."""
     size = features.dim // (1 + REGIONS)
     matrix: npt.NDArray[np.float32] = features.batch(np.arange(len(features))).cpu().numpy()
@@ -43,7 +43,7 @@ def with_regions(fit: FeatureFit, features: FeatureStore, labels: Labels, *, k: 
     fit : FeatureFit
         On the features of whole images.
     features : FeatureStore
-        Features of the same rows and of their regions, see `part_of`.
+        Features of the same rows and of their regions, see `image_part`.
     labels : Labels
         Known labels of these rows.
     k : float, optional
@@ -56,15 +56,16 @@ def with_regions(fit: FeatureFit, features: FeatureStore, labels: Labels, *, k: 
     """
     if fit.evidence_in is None or labels.is_full:
         return fit
-    whole, *regions = (fit.evidence_in(part_of(features, number)) for number in range(1 + REGIONS))
+    whole, *regions = (fit.evidence_in(image_part(features, number)) for number in range(1 + REGIONS))
+    # (whole + strongest) / 2 in place of whole; `fit.evidence` is `whole` plus what was learned from answers
     evidence = fit.evidence + (np.max(regions, axis=0) - whole) / 2
     calibration = calibrate(expit(evidence), labels.dense(), k=k, at_least_one=True, uncertainty=False)
     if calibration.log_likelihood <= fit.log_likelihood:
         return fit
     old = fit.model
     model = FeatureModel(
-        [learner for learner in old.learners if isinstance(learner, Learner)],
-        old.weights.tolist(),
+        [learner for learner, _ in old.weighted_learners],
+        [weight for _, weight in old.weighted_learners],
         slope=calibration.slope,
         offsets=calibration.offsets,
         dim=features.dim,

@@ -23,7 +23,7 @@ from spml.models import Classifier, Head
 from spml.models.frozen import ZOOMS
 from spml.training.frozen.epr_head import with_expected_positives
 from spml.training.frozen.pooled_features import pooled_features
-from spml.training.frozen.regions import part_of, regions_fit_in_memory, with_regions
+from spml.training.frozen.regions import image_part, regions_fit_in_memory, with_regions
 from spml.training.learners import fit_features
 from spml.training.network.batches import BatchMaker
 from spml.training.network.state import TrainingState
@@ -95,7 +95,7 @@ def probe_features(
     With `regions`, the rows also hold the features of regions, which count for the soft labels, not for the probe.
     """
     with progress_bar("soft labels: linear probes", 1, visible=progress) as advance:
-        whole = part_of(features, 0) if regions else features
+        whole = image_part(features, 0) if regions else features
         fit = fit_features(whole, labels, base="linear", normalise=False, seed=seed, device=device)
         fit = with_expected_positives(fit, whole, labels, seed=seed, device=device)
         best = with_regions(fit, features, labels) if regions else fit
