@@ -97,7 +97,7 @@ def test_a_run_on_frozen_features_predicts_images(
     monkeypatch.setattr(module, "build_classifier", lambda *args, **options: network)
     asked: list[float] = []
 
-    def with_expected_positives(fit: FeatureFit, *args: object, **options: object) -> FeatureFit:
+    def with_epr_head(fit: FeatureFit, *args: object, **options: object) -> FeatureFit:
         asked.append(fit.calibration.k.k)
         return fit
 
@@ -105,7 +105,7 @@ def test_a_run_on_frozen_features_predicts_images(
         return decide(replace(fit, log_likelihood=-np.inf), *args, **options) if regions else fit
 
     decide = module.with_regions
-    monkeypatch.setattr(module, "with_expected_positives", with_expected_positives)
+    monkeypatch.setattr(module, "with_epr_head", with_epr_head)
     monkeypatch.setattr(module, "with_regions", with_regions)
     data = open_data("scenes", train=60, test=10, size=32)
     train_features(data, tmp_path / "run", base="linear", backbone="small", device="cpu", progress=False)

@@ -9,7 +9,7 @@ from spml.calibration import calibrate
 from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.metrics import mean_average_precision
-from spml.training.frozen.epr_head import with_expected_positives
+from spml.training.frozen.epr_head import with_epr_head
 from spml.training.learners import FeatureFit, fit_features
 
 CLASSES = 8
@@ -32,7 +32,7 @@ def many() -> Fits:
     features, true, labels = rows(k=4)
     store = FeatureStore(features[: len(labels)])
     fit = fit_features(store, labels, base="linear")
-    return fit, with_expected_positives(fit, store, labels), features, true, labels
+    return fit, with_epr_head(fit, store, labels), features, true, labels
 
 
 def test_held_out_labels_become_more_likely(
@@ -69,4 +69,4 @@ def test_rows_with_few_labels_are_left_alone() -> None:
     features, _, labels = rows(k=1)
     store = FeatureStore(features[: len(labels)])
     fit = fit_features(store, labels, base="linear")
-    assert with_expected_positives(fit, store, labels, k=1.2) is fit
+    assert with_epr_head(fit, store, labels, k=1.2) is fit

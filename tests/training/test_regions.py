@@ -10,7 +10,7 @@ from spml.models import build_classifier, classifier_from_description
 from spml.models.classifier import zoomed
 from spml.models.feature_model import FeatureModel, LinearLearner, feature_model_from_description
 from spml.models.heads import REGIONS, Pooling, pool_regions
-from spml.training.frozen.epr_head import with_expected_positives
+from spml.training.frozen.epr_head import with_epr_head
 from spml.training.frozen.regions import image_part, with_regions
 from spml.training.learners import FeatureFit, fit_features
 
@@ -129,7 +129,7 @@ def test_models_of_the_folds_give_the_held_out_evidence(method: str) -> None:
     store = FeatureStore(features[:, 0].astype(np.float32))
     fit = fit_features(store, labels, base="linear", method=method, k=1.4)
     if method == "auto":
-        fit = with_expected_positives(fit, store, labels, k=2.5)
+        fit = with_epr_head(fit, store, labels, k=2.5)
     assert fit.evidence_in is not None
     np.testing.assert_allclose(fit.evidence_in(store), fit.evidence, rtol=1e-3, atol=1e-3)
 

@@ -34,7 +34,7 @@ from spml.runs.schema import RunRecord
 from spml.training.device import choose_device
 from spml.training.evaluation import selection_score
 from spml.training.examples import check_labels
-from spml.training.frozen.epr_head import with_expected_positives
+from spml.training.frozen.epr_head import with_epr_head
 from spml.training.frozen.pooled_features import features_are_cached, pooled_features, supported_zooms
 from spml.training.frozen.regions import image_part, regions_fit_in_memory, with_regions
 from spml.training.learners import FeatureFit, fit_features
@@ -179,7 +179,7 @@ def train_features(
             )
             if network is not None and method == "auto" and answers is None:
                 show("EPR's head")
-                fit = with_expected_positives(fit, training_features, labels, k=k, seed=seed, device=device)
+                fit = with_epr_head(fit, training_features, labels, k=k, seed=seed, device=device)
             if regions:
                 show("regions of images")
                 fit = with_regions(fit, store.subset(dataset.train), labels, k=k)

@@ -23,7 +23,7 @@ MIN_LABELS_PER_ROW = 2.0  # fewest labels per row for which EPR is tried
 _SHARES = (0.0, 0.25, 0.5, 0.75)  # of EPR in the evidence, each part scaled to a standard deviation of 1
 
 
-def with_expected_positives(
+def with_epr_head(
     fit: FeatureFit,
     features: FeatureStore,
     labels: Labels,

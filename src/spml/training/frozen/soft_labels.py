@@ -21,7 +21,7 @@ from spml.data.stores.features import FeatureStore
 from spml.labels import Labels
 from spml.models import Classifier, Head
 from spml.models.frozen import ZOOMS
-from spml.training.frozen.epr_head import with_expected_positives
+from spml.training.frozen.epr_head import with_epr_head
 from spml.training.frozen.pooled_features import pooled_features
 from spml.training.frozen.regions import image_part, regions_fit_in_memory, with_regions
 from spml.training.learners import fit_features
@@ -97,7 +97,7 @@ def probe_features(
     with progress_bar("soft labels: linear probes", 1, visible=progress) as advance:
         whole = image_part(features, 0) if regions else features
         fit = fit_features(whole, labels, base="linear", normalise=False, seed=seed, device=device)
-        fit = with_expected_positives(fit, whole, labels, seed=seed, device=device)
+        fit = with_epr_head(fit, whole, labels, seed=seed, device=device)
         best = with_regions(fit, features, labels) if regions else fit
         advance(1)
     confidences = best.calibration.confidences(expit(best.evidence), labels.dense())
