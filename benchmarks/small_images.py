@@ -31,7 +31,7 @@ from spml.metrics import mean_average_precision
 from spml.models import build_classifier
 from spml.models.frozen import ZOOMS
 from spml.models.heads import REGIONS, Pooling
-from spml.training.frozen.epr_head import with_expected_positives
+from spml.training.frozen.epr_head import with_epr_head
 from spml.training.frozen.pooled_features import pooled_features
 from spml.training.frozen.regions import with_regions
 from spml.training.learners import FeatureFit, fit_features
@@ -88,7 +88,7 @@ def fit(method: str, split: Split, draw: int) -> FeatureFit:
     if method == "auto":
         whole = features if plain else FeatureStore(split.train[:, : split.train.shape[1] // (1 + REGIONS)])
         alone = fit_features(whole, labels, base="linear", seed=draw)
-        both = with_expected_positives(alone, whole, labels, seed=draw)
+        both = with_epr_head(alone, whole, labels, seed=draw)
         return both if plain else with_regions(both, features, labels)
     k = float(split.train_labels.sum(axis=1).mean()) if METHODS[method].needs.k else None
     return fit_features(features, labels, method=method, k=k, seed=draw)

@@ -706,7 +706,7 @@ def test_evidence_of_a_frozen_network_is_where_the_features_are(regions):
 
     network = build_classifier(Corner(), 2, image_size=8, zooms=(1.0, 1.5), pooling="rms")
     learner = LinearLearner(torch.eye(2), torch.zeros(2), torch.zeros(2), torch.ones(2))
-    options = {"slope": 1.0, "offsets": np.zeros(2), "dim": 2 * (1 + regions), "regions": regions}
+    options = {"slope": 1.0, "offsets": np.zeros(2), "dim": 2 * (1 + regions), "num_regions": regions}
     network.replace_head(FeatureModel([learner], [1.0], **options))
     (found,) = evidence(network, np.zeros((8, 8, 3), np.uint8), [0])
     assert found.shape == (6, 6)  # of the larger size

@@ -62,7 +62,14 @@ def test_evidence_is_the_mean_of_the_whole_and_the_strongest_region(normalised: 
     correction = LinearLearner(torch.ones(3, 4), torch.zeros(3), torch.zeros(4), torch.ones(4))
     offsets = np.array([-1.0, 0.0, 1.0])
     model = FeatureModel(
-        [learner], [2.0], slope=1.5, offsets=offsets, dim=40, regions=9, normalised=normalised, correction=correction
+        [learner],
+        [2.0],
+        slope=1.5,
+        offsets=offsets,
+        dim=40,
+        num_regions=9,
+        normalised=normalised,
+        correction=correction,
     )
     rows = torch.randn(5, 10, 4, generator=draw)
     scores = rows.double() @ weight.T.double() + bias.double()
@@ -82,7 +89,7 @@ def test_the_network_computes_what_the_model_predicts(pooling: Pooling) -> None:
     torch.manual_seed(0)
     classifier = build_classifier("small", 3, image_size=32, zooms=(1.0, 1.5), pooling=pooling).eval()
     learner = LinearLearner(torch.randn(3, 192), torch.randn(3), torch.zeros(192), torch.ones(192))
-    model = FeatureModel([learner], [0.1], slope=1.2, offsets=np.zeros(3), dim=10 * 192, regions=9)
+    model = FeatureModel([learner], [0.1], slope=1.2, offsets=np.zeros(3), dim=10 * 192, num_regions=9)
     classifier.replace_head(model)
     images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
     power = 1 if pooling == "mean" else 2
@@ -102,7 +109,7 @@ def test_regions_find_labels_that_the_whole_image_hides() -> None:
     features, truth, labels = rows_with_regions(strength=3.0)
     fit, store = fitted(features, labels)
     better = with_regions(fit, store, labels)
-    assert better.model.regions == REGIONS
+    assert better.model.num_regions == REGIONS
     assert "strongest region" in better.summary
     assert better.log_likelihood > fit.log_likelihood
     unobserved = labels.dense() == 0

@@ -75,7 +75,7 @@ class Classifier(nn.Module):
         if not self._pools:
             (inputs,) = maps
         else:
-            regions = isinstance(self.head, FeatureHead) and self.head.model.regions > 0
+            regions = isinstance(self.head, FeatureHead) and self.head.model.num_regions > 0
             inputs = average_zooms([self._pool(features, regions) for features in maps]).flatten(1)
         outputs: Outputs = self.head(inputs)
         return outputs

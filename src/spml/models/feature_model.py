@@ -202,8 +202,8 @@ class FeatureModel(nn.Module):
         b of the calibration.
     dim : int
         Number of features per row.
-    regions : int
-        Number of regions. Of the 1 + `regions` equal parts of a row, the first describes the whole image.
+    num_regions : int
+        Number of regions. Of the 1 + `num_regions` equal parts of a row, the first describes the whole image.
     centred : bool
         Whether the scores of every learner are centred.
     normalised : bool
@@ -234,14 +234,14 @@ class FeatureModel(nn.Module):
         slope: float,
         offsets: npt.NDArray[Any],
         dim: int,
-        regions: int = 0,
+        num_regions: int = 0,
         centred: bool = True,
         normalised: bool = False,
         at_least_one: bool = True,
         correction: LinearLearner | None = None,
     ) -> None:
         super().__init__()
-        self.regions = regions
+        self.num_regions = num_regions
         self.learners = nn.ModuleList(learners)
         self.correction = correction
         self.register_buffer("weights", torch.tensor(list(weights), dtype=torch.float64))
@@ -265,14 +265,14 @@ class FeatureModel(nn.Module):
         learners = [learner.description for learner in self.learners]
         description = {"features": self.dim, "num_classes": self.num_classes, "learners": learners}
         description |= {"centred": self.centred, "normalised": self.normalised, "at_least_one": self.at_least_one}
-        description |= {"regions": self.regions} if self.regions else {}
+        description |= {"regions": self.num_regions} if self.num_regions else {}
         return description if self.correction is None else {**description, "correction": True}
 
     def check(self) -> None:
         """Raise ValueError if numbers that were read from a file cannot be those of a trained model."""
         for learner in self._all_learners():
             if isinstance(learner, LinearLearner | Forest):
-                learner.check(self.dim // (1 + self.regions))
+                learner.check(self.dim // (1 + self.num_regions))
 
     def forward(self, features: Tensor) -> Outputs:
         """Logits of `presence` for dense rows (B, dim)."""
@@ -319,7 +319,7 @@ class FeatureModel(nn.Module):
         """
         linear = self.linear_part()
         all_linear = all(isinstance(learner, LinearLearner) for learner in self.learners)
-        if linear is None or self.normalised or self.regions or not all_linear:
+        if linear is None or self.normalised or self.num_regions or not all_linear:
             raise InputError("the model is not linear: train it with base='linear' and normalise=False")
         weight, bias = linear
         return self.slope * weight, self.slope * bias + self.offsets
@@ -363,7 +363,7 @@ class FeatureModel(nn.Module):
 
     def _parts(self, features: Tensor) -> Tensor:
         """Rows (B, dim) as one row for each image and each of its regions."""
-        return features.unflatten(-1, (1 + self.regions, -1)).flatten(0, 1) if self.regions else features
+        return features.unflatten(-1, (1 + self.num_regions, -1)).flatten(0, 1) if self.num_regions else features
 
     def _all_learners(self) -> list[nn.Module]:
         return [*self.learners, *([] if self.correction is None else [self.correction])]
@@ -376,10 +376,10 @@ class FeatureModel(nn.Module):
             total = total + weight.to(score.dtype) * (centred(score) if self.centred else score)
         if self.normalised:
             total = torch.log_softmax(total, -1)
-        if self.regions:
-            parts = total.unflatten(0, (-1, 1 + self.regions))
+        if self.num_regions:
+            parts = total.unflatten(0, (-1, 1 + self.num_regions))
             total = (parts[:, 0] + parts[:, 1:].amax(1)) / 2
-            correction = None if correction is None else correction[:: 1 + self.regions]
+            correction = None if correction is None else correction[:: 1 + self.num_regions]
         return total if correction is None else total + correction
 
     def presence_of(self, evidence: Tensor) -> Tensor:
@@ -440,8 +440,8 @@ def feature_model_from_description(description: Mapping[str, Any]) -> FeatureMod
     <All keys matched successfully>
     """
     dim, classes = description["features"], description["num_classes"]
-    regions = description.get("regions", 0)
-    of_learner = dim // (1 + regions)
+    num_regions = description.get("regions", 0)
+    of_learner = dim // (1 + num_regions)
     learners: list[Learner] = []
     for record in description["learners"]:
         sizes = {name: value for name, value in record.items() if name != "kind"}
@@ -452,7 +452,7 @@ def feature_model_from_description(description: Mapping[str, Any]) -> FeatureMod
     if description.get("correction"):
         options["correction"] = LinearLearner.empty(of_learner, classes)
     weights, offsets = [1.0] * len(learners), np.zeros(classes)
-    return FeatureModel(learners, weights, slope=1.0, offsets=offsets, dim=dim, regions=regions, **options)
+    return FeatureModel(learners, weights, slope=1.0, offsets=offsets, dim=dim, num_regions=num_regions, **options)
 
 
 def _array(values: Tensor) -> Float64:

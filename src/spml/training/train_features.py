@@ -183,7 +183,7 @@ def train_features(
             if regions:
                 show("regions of images")
                 fit = with_regions(fit, store.subset(dataset.train), labels, k=k)
-                store = store if fit.model.regions else whole
+                store = store if fit.model.num_regions else whole
             predictions = _predictions(dataset, store, fit)
         for note in _limits(labels, fit, images=backbone is not None):
             notify(note)

@@ -69,7 +69,7 @@ def with_regions(fit: FeatureFit, features: FeatureStore, labels: Labels, *, k: 
         slope=calibration.slope,
         offsets=calibration.offsets,
         dim=features.dim,
-        regions=REGIONS,
+        num_regions=REGIONS,
         centred=old.centred,
         normalised=old.normalised,
         at_least_one=calibration.at_least_one,

@@ -108,7 +108,7 @@ class FeatureFit:
         """One line about what was chosen."""
         chosen = [candidate for candidate in self.candidates if candidate.chosen]
         answers = f"; {self.answers}" if self.answers else ""
-        answers += "; the strongest region of an image counts as much as the whole" if self.model.regions else ""
+        answers += "; the strongest region of an image counts as much as the whole" if self.model.num_regions else ""
         if len(chosen) == 1:
             return f"Chosen by the likelihood of held-out labels: {chosen[0].name}{answers}"
         parts = ", ".join(f"{candidate.name} (weight {candidate.weight:.2f})" for candidate in chosen)
