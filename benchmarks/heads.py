@@ -42,7 +42,7 @@ def path(store: FeatureStore, label: np.ndarray, classes: int) -> tuple[list[flo
     targets = torch.nn.functional.one_hot(torch.from_numpy(label), classes).float()
     design, loss = Design(store, np.arange(len(label)), assign_folds(label, FOLDS, 0), CPU), SoftmaxLoss(targets)
     fits = fit_path(design, loss, targets)
-    best = int(np.argmax([fit.held_out.log_likelihood for fit in fits]))
+    best = int(np.argmax([fit.likelihood.log_likelihood for fit in fits]))
     refit(design, loss, fits[best])
     return [fit.strength for fit in fits], best
 

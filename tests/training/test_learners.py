@@ -22,7 +22,7 @@ from spml.training.learners import design, families, fit_features
 from spml.training.learners.copies import copy_groups
 from spml.training.learners.design import Design, assign_folds
 from spml.training.learners.lbfgs import minimise
-from spml.training.learners.likelihood import choose_shares, combine, fit_temperature
+from spml.training.learners.likelihood import choose_shares, combine, held_out_likelihood
 from spml.training.learners.linear import SoftmaxLoss, fit_path, held_out_scores, refit, solve
 from spml.training.learners.method_loss import is_pure, prepared
 from spml.training.learners.trees import ForestKind, fit_forest, forest_from_sklearn, forest_kinds
@@ -172,7 +172,7 @@ def test_strength_is_chosen_inside_the_path():
         SoftmaxLoss(one_hot(label)),
         one_hot(label),
     )
-    likelihood = [fit.held_out.log_likelihood for fit in fits]
+    likelihood = [fit.likelihood.log_likelihood for fit in fits]
     assert 0 < int(np.argmax(likelihood)) < len(fits) - 1
     assert [fit.strength for fit in fits] == sorted((fit.strength for fit in fits), reverse=True)
 
@@ -181,7 +181,7 @@ def test_temperature_undoes_scaling():
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(400, 4, generator=draw, dtype=torch.float64) * 2
     targets = torch.eye(4)[torch.multinomial(torch.softmax(logits, 1), 1, generator=draw)[:, 0]]
-    direct, scaled = fit_temperature(logits, targets), fit_temperature(logits / 7, targets)
+    direct, scaled = held_out_likelihood(logits, targets), held_out_likelihood(logits / 7, targets)
     assert scaled.temperature == pytest.approx(7 * direct.temperature, rel=1e-3)
     assert scaled.log_likelihood == pytest.approx(direct.log_likelihood, rel=1e-6)
     assert direct.temperature == pytest.approx(1.0, abs=0.25)
@@ -200,7 +200,7 @@ def test_shares_follow_the_likelihood_the_more_rows_there_are():
     assert both == pytest.approx([0.5, 0.5], abs=0.05)
     weight, rows = combine([good, -good], targets)
     assert weight[1] == 0
-    assert float(rows.mean()) == pytest.approx(fit_temperature(good, targets).log_likelihood, abs=1e-6)
+    assert float(rows.mean()) == pytest.approx(held_out_likelihood(good, targets).log_likelihood, abs=1e-6)
 
 
 def test_linear_learners_are_added_up_to_one():

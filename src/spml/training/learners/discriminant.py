@@ -17,7 +17,7 @@ from torch import Tensor
 
 from spml.models.feature_model import LinearLearner
 from spml.training.learners.design import Block, Design
-from spml.training.learners.likelihood import HeldOut, fit_temperature
+from spml.training.learners.likelihood import HeldOutLikelihood, held_out_likelihood
 from spml.training.learners.linear import PATIENCE, strength_path
 
 _PRIOR_ROWS = 3.0
@@ -31,7 +31,7 @@ class DiscriminantFit:
 
     Attributes
     ----------
-    path : list of (float, HeldOut)
+    path : list of (float, HeldOutLikelihood)
         Penalties, and the likelihood of the observed labels of a sample of the rows.
     strength : float
         The best penalty.
@@ -39,15 +39,15 @@ class DiscriminantFit:
         Of all rows.
     scores : Tensor of shape (n, L)
         Held-out scores of the rows.
-    held_out : HeldOut
+    likelihood : HeldOutLikelihood
         Likelihood at the best penalty.
     """
 
-    path: list[tuple[float, HeldOut]]
+    path: list[tuple[float, HeldOutLikelihood]]
     strength: float
     learner: LinearLearner
     scores: Tensor
-    held_out: HeldOut
+    likelihood: HeldOutLikelihood
 
 
 def fit_discriminant(design: Design, targets: Tensor, seed: int) -> DiscriminantFit:
@@ -67,20 +67,20 @@ def fit_discriminant(design: Design, targets: Tensor, seed: int) -> Discriminant
     means = _ClassMeans(design, targets)
     part, chosen = design.sample(max(_FEWEST_ROWS, _SAMPLE_ENTRIES // targets.shape[1]), seed)
     observed = targets[torch.from_numpy(chosen).to(targets.device)]
-    path: list[tuple[float, HeldOut]] = []
+    path: list[tuple[float, HeldOutLikelihood]] = []
     best, worse = -np.inf, 0
     for strength in strength_path(design):
-        held_out = fit_temperature(_held_out_scores(part, means, strength), observed)
-        path.append((strength, held_out))
-        best, worse = (held_out.log_likelihood, 0) if held_out.log_likelihood > best else (best, worse + 1)
+        likelihood = held_out_likelihood(_held_out_scores(part, means, strength), observed)
+        path.append((strength, likelihood))
+        best, worse = (likelihood.log_likelihood, 0) if likelihood.log_likelihood > best else (best, worse + 1)
         if worse == PATIENCE:
             break
-    strength, held_out = max(path, key=lambda item: item[1].log_likelihood)
+    strength, likelihood = max(path, key=lambda item: item[1].log_likelihood)
     weights, bias = means.head(None, strength)
     learner = LinearLearner(
         design.in_features(weights).cpu().contiguous(), bias.cpu(), design.scaling.mean, design.scaling.deviation
     )
-    return DiscriminantFit(path, strength, learner, _held_out_scores(design, means, strength), held_out)
+    return DiscriminantFit(path, strength, learner, _held_out_scores(design, means, strength), likelihood)
 
 
 class _ClassMeans:

@@ -18,7 +18,7 @@ from spml.models.feature_model import Learner, LinearLearner, centred
 from spml.training.learners.adam import fit_with_adam
 from spml.training.learners.design import Design
 from spml.training.learners.discriminant import fit_discriminant
-from spml.training.learners.likelihood import HeldOut, choose_shares, fit_temperature, with_prior
+from spml.training.learners.likelihood import HeldOutLikelihood, choose_shares, held_out_likelihood, with_prior
 from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_linear, is_feasible, learner_of, refit
 from spml.training.learners.method_loss import MethodLoss, is_pure, prepared
 from spml.training.learners.task import LARGE, Task
@@ -43,31 +43,32 @@ class Trained:
     name: str
     final: Callable[[], Learner]  # returns the learner of all rows; trained only if it is used
     scores: Tensor
-    held_out: HeldOut
+    likelihood: HeldOutLikelihood
     folds: Callable[[], FoldLearners] | None = None  # what `scores` are computed with; of linear learners only
 
 
-Candidates = list[tuple[str, HeldOut]]
+Likelihoods = list[tuple[str, HeldOutLikelihood]]
+"""Of every learner that was tried, by name."""
 Family = list[Trained]
 """Learners that are averaged with equal shares."""
 
 
-def train_families(task: Task, base: str) -> tuple[Candidates, Family, list[Trained]]:
+def train_families(task: Task, base: str) -> tuple[Likelihoods, Family, list[Trained]]:
     """Train linear learners and forests, or only those that `base` names."""
     if base not in ("auto", "linear", "trees"):
         raise InputError(f"base must be 'auto', 'linear' or 'trees', not {base!r}")
-    candidates: Candidates = []
+    likelihoods: Likelihoods = []
     linear: Family = []
     forests: list[Trained] = []
     if base != "trees":
-        candidates, linear = _linear_family(task)
+        likelihoods, linear = _linear_family(task)
     if base != "linear":
         forests = _forests(task, linear)
-        candidates += [(forest.name, forest.held_out) for forest in forests]
-    return candidates, linear, forests
+        likelihoods += [(forest.name, forest.likelihood) for forest in forests]
+    return likelihoods, linear, forests
 
 
-def _linear_family(task: Task) -> tuple[Candidates, Family]:
+def _linear_family(task: Task) -> tuple[Likelihoods, Family]:
     """Linear learners with two losses that read the rest of a row differently.
 
     Softmax reads every row as having one label, and is best where that is nearly true. The annotator's likelihood, kept
@@ -81,36 +82,36 @@ def _linear_family(task: Task) -> tuple[Candidates, Family]:
     if task.weight is None and targets.numel() * design.columns <= _MOST_PRODUCTS:
         method = prepared(registered_method(_ANNOTATOR), task.observed, task.k, task.seed)
         losses[_ANNOTATOR] = MethodLoss(method, task.observed, design.device)
-    candidates: Candidates = []
+    likelihoods: Likelihoods = []
     family: Family = []
     for name, loss in losses.items():
         path, best = _linear(task, design, loss, name)
-        candidates += path
+        likelihoods += path
         family.append(best)
-    return candidates, family
+    return likelihoods, family
 
 
-def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Candidates, Trained]:
-    """The candidates of the path of strengths, and the best of them."""
+def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Likelihoods, Trained]:
+    """The likelihoods along the path of strengths, and the best learner."""
     task.progress(f"linear learner, {name}")
     fits, best = fit_linear(design, loss, task.targets.to(design.device), task.seed)
     names = {fit.strength: f"linear ({name}), strength {fit.strength:.2g}" for fit in fits}
-    candidates = [(names[fit.strength], fit.held_out) for fit in fits]
+    likelihoods = [(names[fit.strength], fit.likelihood) for fit in fits]
 
     def folds() -> FoldLearners:
         return FoldLearners([learner_of(design, weights) for weights in best.weights], design.fold)
 
     final = partial(refit, design, loss, best)
-    return candidates, Trained(names[best.strength], final, best.scores.cpu(), best.held_out, folds)
+    return likelihoods, Trained(names[best.strength], final, best.scores.cpu(), best.likelihood, folds)
 
 
-def _discriminant(task: Task, design: Design) -> tuple[Candidates, Family]:
-    """The candidates of the path of penalties, and the best of them."""
+def _discriminant(task: Task, design: Design) -> tuple[Likelihoods, Family]:
+    """The likelihoods along the path of penalties, and the best learner."""
     task.progress("linear discriminant analysis")
     fit = fit_discriminant(design, task.targets.to(design.device), task.seed)
     names = {strength: f"linear (discriminant analysis), strength {strength:.2g}" for strength, _ in fit.path}
-    trained = Trained(names[fit.strength], lambda: fit.learner, fit.scores.cpu(), fit.held_out)
-    return [(names[strength], held_out) for strength, held_out in fit.path], [trained]
+    trained = Trained(names[fit.strength], lambda: fit.learner, fit.scores.cpu(), fit.likelihood)
+    return [(names[strength], likelihood) for strength, likelihood in fit.path], [trained]
 
 
 def _forests(task: Task, linear: Family) -> list[Trained]:
@@ -139,16 +140,16 @@ def _forest(task: Task, matrix: Any, kind: ForestKind) -> Trained:
     fit = fit_forest(
         matrix, task.first_class, task.targets.shape[1], kind, task.groups, sample_weight=task.weight, seed=task.seed
     )
-    held_out = fit_temperature(fit.scores, task.targets)
-    return Trained(kind.name, lambda: fit.forest, fit.scores, held_out)
+    likelihood = held_out_likelihood(fit.scores, task.targets)
+    return Trained(kind.name, lambda: fit.forest, fit.scores, likelihood)
 
 
-def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Candidates, Trained, bool]:
+def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Likelihoods, Trained, bool]:
     """Train a linear learner by a registered method.
 
     Returns
     -------
-    candidates : list of (str, HeldOut)
+    likelihoods : list of (str, HeldOutLikelihood)
     trained : Trained
     compares_classes : bool
         Whether the scores are normalised over the classes.
@@ -175,19 +176,19 @@ def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Ca
             seed=task.seed,
             device=task.device,
         )
-        held_out = fit_temperature(scores, task.targets)
+        likelihood = held_out_likelihood(scores, task.targets)
         folds = FoldLearners(fold_learners, fold)
-        return [(name, held_out)], Trained(name, lambda: learner, scores, held_out, lambda: folds), compares_classes
+        return [(name, likelihood)], Trained(name, lambda: learner, scores, likelihood, lambda: folds), compares_classes
     loss: RowLoss = SoftmaxLoss(task.targets.to(design.device))
     if not compares_classes:
         loss = MethodLoss(method, labels, design.device)
-    candidates, best = _linear(task, design, loss, name)
-    return candidates, best, compares_classes
+    likelihoods, best = _linear(task, design, loss, name)
+    return likelihoods, best, compares_classes
 
 
 def average(family: Family) -> tuple[Tensor, list[float]]:
     """The mean of the centred scores, each at its temperature, and the factors of the learners in it."""
-    factors = [trained.held_out.temperature / len(family) for trained in family]
+    factors = [trained.likelihood.temperature / len(family) for trained in family]
     if not any(factors):  # nothing can be learned from these features
         factors = [1 / len(family)] * len(family)
     tables = (centred(precise(trained.scores)).mul_(factor) for factor, trained in zip(factors, family, strict=True))

@@ -21,14 +21,14 @@ from spml.labels.entries import row_blocks
 from spml.models.feature_model import FeatureModel, Learner, LinearLearner, centred, sum_linear_learners
 from spml.training.learners.answers import Correction, fit_correction
 from spml.training.learners.families import (
-    Candidates,
+    Likelihoods,
     Trained,
     combine_families,
     precise,
     train_families,
     train_method,
 )
-from spml.training.learners.likelihood import fit_temperature
+from spml.training.learners.likelihood import held_out_likelihood
 from spml.training.learners.task import Progress, Task, make_task
 
 Float32 = npt.NDArray[np.float32]
@@ -183,23 +183,23 @@ def fit_features(
     """
     task = make_task(features, labels, answers, sample_weight, k, seed, device, progress)
     if method == "auto" and not task.known.is_full:
-        candidates, linear, forests = train_families(task, base)
+        likelihoods, linear, forests = train_families(task, base)
         evidence, used = combine_families(task, linear, forests)
-        return _finish(task, candidates, evidence, used, compares_classes=True, normalise=normalise)
+        return _finish(task, likelihoods, evidence, used, compares_classes=True, normalise=normalise)
     if base not in ("auto", "linear"):
         raise InputError(f"base={base!r} is only used by method 'auto': {method!r} trains a linear learner")
     name = "bce" if method == "auto" else method
-    candidates, trained, compares_classes = train_method(task, name, settings or {})
+    likelihoods, trained, compares_classes = train_method(task, name, settings or {})
     scores = precise(trained.scores)
     evidence = centred(scores) if compares_classes else scores
     normalise = normalise and compares_classes
     used = [(trained, 1.0)]
-    return _finish(task, candidates, evidence, used, compares_classes=compares_classes, normalise=normalise)
+    return _finish(task, likelihoods, evidence, used, compares_classes=compares_classes, normalise=normalise)
 
 
 def _finish(
     task: Task,
-    candidates: Candidates,
+    likelihoods: Likelihoods,
     evidence: Tensor,
     used: Sequence[tuple[Trained, float]],
     *,
@@ -255,7 +255,7 @@ def _finish(
     return FeatureFit(
         model=model,
         held_out=_held_out_presence(model, all_evidence),
-        candidates=_compared(candidates, used),
+        candidates=_compared(likelihoods, used),
         log_likelihood=calibration.log_likelihood,
         evidence=all_evidence,
         calibration=calibration,
@@ -264,12 +264,14 @@ def _finish(
     )
 
 
-def _compared(candidates: Candidates, used: Sequence[tuple[Trained, float]]) -> tuple[Candidate, ...]:
+def _compared(likelihoods: Likelihoods, used: Sequence[tuple[Trained, float]]) -> tuple[Candidate, ...]:
     """All learners that were tried, with the weights of those that are used."""
     weight_of = {trained.name: weight for trained, weight in used}
     return tuple(
-        Candidate(name, score.log_likelihood, score.standard_error, name in weight_of, weight_of.get(name, 0.0))
-        for name, score in candidates
+        Candidate(
+            name, likelihood.log_likelihood, likelihood.standard_error, name in weight_of, weight_of.get(name, 0.0)
+        )
+        for name, likelihood in likelihoods
     )
 
 
@@ -341,7 +343,7 @@ def _normalised(task: Task, evidence: Tensor, calibration: Calibration) -> tuple
     rows apart. It changes whether labels are present, but not which of them is picked, so that only the calibration can
     choose it.
     """
-    temperature = fit_temperature(evidence, task.targets).temperature
+    temperature = held_out_likelihood(evidence, task.targets).temperature
     if temperature > 0:
         normalised = task.calibrated(evidence.numpy(), temperature)
         if normalised.log_likelihood > calibration.log_likelihood:

@@ -16,7 +16,7 @@ _MOST_ENTRIES = 2**26  # rows × classes; of larger tables, evenly spaced rows a
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutLikelihood:
     """Mean log-likelihood per row of the observed labels, with its standard error, and the temperature used."""
 
     log_likelihood: float
@@ -24,7 +24,7 @@ class HeldOut:
     temperature: float
 
 
-def fit_temperature(scores: Tensor, targets: Tensor) -> HeldOut:
+def held_out_likelihood(scores: Tensor, targets: Tensor) -> HeldOutLikelihood:
     """The likelihood of the observed labels under softmax(a·scores), with the best temperature a.
 
     Strong regularisation shrinks the scores. Their scale is fitted again later, so shrinkage must not count as a worse
@@ -111,8 +111,8 @@ def gain_of(scores: list[Tensor], more: Tensor, targets: Tensor) -> tuple[float,
     return summary.log_likelihood, summary.standard_error
 
 
-def _summary(rows: Tensor, targets: Tensor, temperature: float) -> HeldOut:
+def _summary(rows: Tensor, targets: Tensor, temperature: float) -> HeldOutLikelihood:
     total = float(targets.sum())
     mean = float(rows.sum()) / total
     spread = float((rows - mean * targets.sum(1)).square().sum().sqrt()) / total
-    return HeldOut(mean, spread, temperature)
+    return HeldOutLikelihood(mean, spread, temperature)

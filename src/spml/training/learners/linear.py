@@ -15,7 +15,7 @@ from torch import Tensor
 from spml.models.feature_model import LinearLearner
 from spml.training.learners.design import Block, Design
 from spml.training.learners.lbfgs import minimise
-from spml.training.learners.likelihood import HeldOut, fit_temperature
+from spml.training.learners.likelihood import HeldOutLikelihood, held_out_likelihood
 
 PATIENCE = 2  # a path ends after this many strengths in a row that are no better
 _RATIO = 10**0.5  # between neighbouring strengths
@@ -97,7 +97,7 @@ class LinearFit:
         Of the heads that were trained without one fold each; the last column is the bias.
     scores : array of shape (n, L)
         Held-out scores of the training rows.
-    held_out : HeldOut
+    likelihood : HeldOutLikelihood
         Likelihood of the observed labels under the held-out scores.
     final : Tensor of shape (L, columns + 1), optional
         Of the head that was trained on all rows, if it was solved together with the others.
@@ -106,7 +106,7 @@ class LinearFit:
     strength: float
     weights: Tensor
     scores: Tensor
-    held_out: HeldOut
+    likelihood: HeldOutLikelihood
     final: Tensor | None = None
 
 
@@ -150,12 +150,12 @@ def fit_linear(design: Design, loss: RowLoss, targets: Tensor, seed: int) -> tup
     start = torch.cat([best.weights, best.weights.mean(0, keepdim=True)])
     heads = solve(design, loss, torch.tensor([*range(design.folds), -1]), strength, start)
     scores = held_out_scores(design, heads)
-    fit = LinearFit(strength, heads[:-1], scores, fit_temperature(scores, targets), heads[-1])
+    fit = LinearFit(strength, heads[:-1], scores, held_out_likelihood(scores, targets), heads[-1])
     return [*fits, fit], fit
 
 
 def _best(fits: list[LinearFit]) -> LinearFit:
-    return max(fits, key=lambda fit: fit.held_out.log_likelihood)
+    return max(fits, key=lambda fit: fit.likelihood.log_likelihood)
 
 
 def strength_path(design: Design) -> list[float]:
@@ -174,10 +174,10 @@ def fit_path(design: Design, loss: RowLoss, targets: Tensor) -> list[LinearFit]:
     for strength in strength_path(design):
         weights = solve(design, loss, excluded, strength, weights)
         scores = held_out_scores(design, weights)
-        held_out = fit_temperature(scores, targets)
-        fits.append(LinearFit(strength, weights, scores, held_out))
-        if held_out.log_likelihood > best:
-            best, worse = held_out.log_likelihood, 0
+        likelihood = held_out_likelihood(scores, targets)
+        fits.append(LinearFit(strength, weights, scores, likelihood))
+        if likelihood.log_likelihood > best:
+            best, worse = likelihood.log_likelihood, 0
         else:
             worse += 1
         if worse == PATIENCE:
