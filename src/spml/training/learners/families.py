@@ -22,7 +22,7 @@ from spml.training.learners.likelihood import HeldOutLikelihood, choose_shares, 
 from spml.training.learners.linear import RowLoss, SoftmaxLoss, fit_linear, is_feasible, learner_of, refit
 from spml.training.learners.method_loss import MethodLoss, is_pure, prepared
 from spml.training.learners.task import LARGE, Task
-from spml.training.learners.trees import ForestKind, fit_forest, forest_kinds, promising
+from spml.training.learners.trees import ForestKind, fit_forest, forest_kinds, forests_may_help
 
 _ANNOTATOR = "annotator-em"
 _MOST_PRODUCTS = 2**29  # rows × classes × columns up to which two losses are used
@@ -37,7 +37,7 @@ class FoldLearners(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedLearner:
     """A learner that was tried, with the scores (n, L) that it gives to held-out rows."""
 
     name: str
@@ -49,17 +49,17 @@ class Trained:
 
 Likelihoods = list[tuple[str, HeldOutLikelihood]]
 """Of every learner that was tried, by name."""
-Family = list[Trained]
+Family = list[TrainedLearner]
 """Learners that are averaged with equal shares."""
 
 
-def train_families(task: Task, base: str) -> tuple[Likelihoods, Family, list[Trained]]:
+def train_families(task: Task, base: str) -> tuple[Likelihoods, Family, list[TrainedLearner]]:
     """Train linear learners and forests, or only those that `base` names."""
     if base not in ("auto", "linear", "trees"):
         raise InputError(f"base must be 'auto', 'linear' or 'trees', not {base!r}")
     likelihoods: Likelihoods = []
     linear: Family = []
-    forests: list[Trained] = []
+    forests: list[TrainedLearner] = []
     if base != "trees":
         likelihoods, linear = _linear_family(task)
     if base != "linear":
@@ -91,7 +91,7 @@ def _linear_family(task: Task) -> tuple[Likelihoods, Family]:
     return likelihoods, family
 
 
-def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Likelihoods, Trained]:
+def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Likelihoods, TrainedLearner]:
     """The likelihoods along the path of strengths, and the best learner."""
     task.progress(f"linear learner, {name}")
     fits, best = fit_linear(design, loss, task.targets.to(design.device), task.seed)
@@ -102,7 +102,7 @@ def _linear(task: Task, design: Design, loss: RowLoss, name: str) -> tuple[Likel
         return FoldLearners([learner_of(design, weights) for weights in best.weights], design.fold)
 
     final = partial(refit, design, loss, best)
-    return likelihoods, Trained(names[best.strength], final, best.scores.cpu(), best.likelihood, folds)
+    return likelihoods, TrainedLearner(names[best.strength], final, best.scores.cpu(), best.likelihood, folds)
 
 
 def _discriminant(task: Task, design: Design) -> tuple[Likelihoods, Family]:
@@ -110,11 +110,11 @@ def _discriminant(task: Task, design: Design) -> tuple[Likelihoods, Family]:
     task.progress("linear discriminant analysis")
     fit = fit_discriminant(design, task.targets.to(design.device), task.seed)
     names = {strength: f"linear (discriminant analysis), strength {strength:.2g}" for strength, _ in fit.path}
-    trained = Trained(names[fit.strength], lambda: fit.learner, fit.scores.cpu(), fit.likelihood)
+    trained = TrainedLearner(names[fit.strength], lambda: fit.learner, fit.scores.cpu(), fit.likelihood)
     return [(names[strength], likelihood) for strength, likelihood in fit.path], [trained]
 
 
-def _forests(task: Task, linear: Family) -> list[Trained]:
+def _forests(task: Task, linear: Family) -> list[TrainedLearner]:
     """Forests of several kinds, unless a small one shows that they add nothing to the linear learners."""
     kinds = forest_kinds(len(task.rows), task.features.dim, task.targets.shape[1])
     if not linear and not kinds:
@@ -128,29 +128,29 @@ def _forests(task: Task, linear: Family) -> list[Trained]:
     matrix = matrix.astype(np.float32) if task.features.is_sparse else matrix.cpu().numpy()
     if linear:
         task.progress("do trees help?")
-        tables = [average(linear)[0]]
-        if not promising(matrix, task.first_class, task.targets, tables, task.groups, task.seed):
+        tables = [average_family(linear)[0]]
+        if not forests_may_help(matrix, task.first_class, task.targets, tables, task.groups, task.seed):
             return []
     return [_forest(task, matrix, kind) for kind in kinds]
 
 
-def _forest(task: Task, matrix: Any, kind: ForestKind) -> Trained:
+def _forest(task: Task, matrix: Any, kind: ForestKind) -> TrainedLearner:
     """A forest on the rows of a matrix."""
     task.progress(kind.name)
     fit = fit_forest(
         matrix, task.first_class, task.targets.shape[1], kind, task.groups, sample_weight=task.weight, seed=task.seed
     )
     likelihood = held_out_likelihood(fit.scores, task.targets)
-    return Trained(kind.name, lambda: fit.forest, fit.scores, likelihood)
+    return TrainedLearner(kind.name, lambda: fit.forest, fit.scores, likelihood)
 
 
-def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Likelihoods, Trained, bool]:
+def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Likelihoods, TrainedLearner, bool]:
     """Train a linear learner by a registered method.
 
     Returns
     -------
     likelihoods : list of (str, HeldOutLikelihood)
-    trained : Trained
+    trained : TrainedLearner
     compares_classes : bool
         Whether the scores are normalised over the classes.
     """
@@ -178,7 +178,8 @@ def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Li
         )
         likelihood = held_out_likelihood(scores, task.targets)
         folds = FoldLearners(fold_learners, fold)
-        return [(name, likelihood)], Trained(name, lambda: learner, scores, likelihood, lambda: folds), compares_classes
+        trained = TrainedLearner(name, lambda: learner, scores, likelihood, lambda: folds)
+        return [(name, likelihood)], trained, compares_classes
     loss: RowLoss = SoftmaxLoss(task.targets.to(design.device))
     if not compares_classes:
         loss = MethodLoss(method, labels, design.device)
@@ -186,21 +187,24 @@ def train_method(task: Task, name: str, settings: Mapping[str, Any]) -> tuple[Li
     return likelihoods, best, compares_classes
 
 
-def average(family: Family) -> tuple[Tensor, list[float]]:
+def average_family(family: Family) -> tuple[Tensor, list[float]]:
     """The mean of the centred scores, each at its temperature, and the factors of the learners in it."""
     factors = [trained.likelihood.temperature / len(family) for trained in family]
     if not any(factors):  # nothing can be learned from these features
         factors = [1 / len(family)] * len(family)
-    tables = (centred(precise(trained.scores)).mul_(factor) for factor, trained in zip(factors, family, strict=True))
+    tables = (
+        centred(double_unless_large(trained.scores)).mul_(factor)
+        for factor, trained in zip(factors, family, strict=True)
+    )
     return reduce(Tensor.add_, tables), factors
 
 
 def combine_families(
-    task: Task, linear: Family, forests: Sequence[Trained]
-) -> tuple[Tensor, list[tuple[Trained, float]]]:
+    task: Task, linear: Family, forests: Sequence[TrainedLearner]
+) -> tuple[Tensor, list[tuple[TrainedLearner, float]]]:
     """The evidence of the combination, and its learners with their weights."""
     families = [*([linear] if linear else []), *([forest] for forest in forests)]
-    averages = [average(family) for family in families]
+    averages = [average_family(family) for family in families]
     tables = [table for table, _ in averages]
     shares = choose_shares(tables, task.targets)
     if linear and sum(shares[1:]) > 0:
@@ -230,6 +234,6 @@ def _share_of_forests(task: Task, tables: Sequence[Tensor], shares: Sequence[flo
     return with_prior(torch.tensor([1 - best, *(best * share / total for share in shares[1:])]), len(task.rows))
 
 
-def precise(table: Tensor) -> Tensor:
+def double_unless_large(table: Tensor) -> Tensor:
     """The table in double precision, unless it is so large that memory matters more."""
     return table.double() if table.numel() <= LARGE else table

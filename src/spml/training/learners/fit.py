@@ -22,9 +22,9 @@ from spml.models.feature_model import FeatureModel, Learner, LinearLearner, cent
 from spml.training.learners.answers import Correction, fit_correction
 from spml.training.learners.families import (
     Likelihoods,
-    Trained,
+    TrainedLearner,
     combine_families,
-    precise,
+    double_unless_large,
     train_families,
     train_method,
 )
@@ -190,7 +190,7 @@ def fit_features(
         raise InputError(f"base={base!r} is only used by method 'auto': {method!r} trains a linear learner")
     name = "bce" if method == "auto" else method
     likelihoods, trained, compares_classes = train_method(task, name, settings or {})
-    scores = precise(trained.scores)
+    scores = double_unless_large(trained.scores)
     evidence = centred(scores) if compares_classes else scores
     normalise = normalise and compares_classes
     used = [(trained, 1.0)]
@@ -201,7 +201,7 @@ def _finish(
     task: Task,
     likelihoods: Likelihoods,
     evidence: Tensor,
-    used: Sequence[tuple[Trained, float]],
+    used: Sequence[tuple[TrainedLearner, float]],
     *,
     compares_classes: bool,
     normalise: bool,
@@ -264,7 +264,7 @@ def _finish(
     )
 
 
-def _compared(likelihoods: Likelihoods, used: Sequence[tuple[Trained, float]]) -> tuple[Candidate, ...]:
+def _compared(likelihoods: Likelihoods, used: Sequence[tuple[TrainedLearner, float]]) -> tuple[Candidate, ...]:
     """All learners that were tried, with the weights of those that are used."""
     weight_of = {trained.name: weight for trained, weight in used}
     return tuple(
@@ -285,7 +285,7 @@ def _held_out_presence(model: FeatureModel, evidence: Float32) -> Float32:
 
 def _cross_fitted(
     task: Task,
-    used: Sequence[tuple[Trained, float]],
+    used: Sequence[tuple[TrainedLearner, float]],
     model_of_all_rows: FeatureModel,
     model_of_parts: Callable[[Sequence[tuple[Learner, float]]], FeatureModel],
     features: FeatureStore,

@@ -67,7 +67,7 @@ class SoftmaxLoss:
         return torch.log(count / count.sum())
 
 
-class LossOfRows:
+class SubsetLoss:
     """A loss for some of its rows.
 
     Parameters
@@ -144,7 +144,7 @@ def fit_linear(design: Design, loss: RowLoss, targets: Tensor, seed: int) -> tup
         return fits, _best(fits)
     part, chosen = design.sample(number, seed)
     positions = torch.from_numpy(chosen).to(design.device)
-    fits = fit_path(part, LossOfRows(loss, positions), targets[positions])
+    fits = fit_path(part, SubsetLoss(loss, positions), targets[positions])
     best = _best(fits)
     strength = best.strength * number / len(design)  # the penalty counts as much as the same number of rows
     start = torch.cat([best.weights, best.weights.mean(0, keepdim=True)])

@@ -62,7 +62,9 @@ def _comparisons(rows: int, dim: int) -> float:
     return rows * math.log2(rows + 1) * math.sqrt(dim)
 
 
-def promising(matrix: Any, label: Int64, targets: Tensor, others: Sequence[Tensor], groups: Int64, seed: int) -> bool:
+def forests_may_help(
+    matrix: Any, label: Int64, targets: Tensor, others: Sequence[Tensor], groups: Int64, seed: int
+) -> bool:
     """Return whether forests are worth growing.
 
     They are if they are cheap, or if a few trees, grown on some of the rows, improve the likelihood by more than its
