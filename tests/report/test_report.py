@@ -34,7 +34,7 @@ from spml.report import loss_landscape, write_report
 from spml.report.axes import Axis, log_ticks, round_ticks
 from spml.report.comparison import groups
 from spml.report.figures import Bar, Series, Spread, bars, heat_map, line_chart, spreads
-from spml.report.galleries import evidence, extremes, highlight, kind_of, split_pieces
+from spml.report.galleries import extremes, highlight, kind_of, split_pieces, support_maps
 from spml.report.landscape import Landscape, _direction, own_loss
 from spml.report.markup import Html, join, percent, score_text, tag, with_code
 from spml.report.sections import precision_down_the_list
@@ -685,12 +685,12 @@ def test_evidence_is_where_the_features_are():
     network = build_classifier(Thirds(), 2, image_size=8)
     with torch.no_grad():
         network.head.linear.weight.copy_(torch.tensor([[1.0, 0, 0], [-1.0, 0, 2.0]]))
-    left, right = evidence(network, np.zeros((8, 8, 3), np.uint8), [0, 1])
+    left, right = support_maps(network, np.zeros((8, 8, 3), np.uint8), [0, 1])
     assert left.tolist() == [[pytest.approx(1 / 12)] * 2 + [0] * 4] * 2  # the mean over twelve places
     assert right.tolist() == [[0] * 4 + [pytest.approx(6 / 12)] * 2] * 2  # what speaks against it is not shown
     with torch.no_grad():
         network.head.linear.weight.copy_(torch.tensor([[-3.0, -1.5, -1 / 3], [0, 0, 0]]))
-    (least,) = evidence(network, np.zeros((8, 8, 3), np.uint8), [0])
+    (least,) = support_maps(network, np.zeros((8, 8, 3), np.uint8), [0])
     assert least.tolist() == [[0] * 4 + [pytest.approx(2 / 12)] * 2] * 2  # all against it, the right third least
 
 
@@ -708,7 +708,7 @@ def test_evidence_of_a_frozen_network_is_where_the_features_are(regions):
     learner = LinearLearner(torch.eye(2), torch.zeros(2), torch.zeros(2), torch.ones(2))
     options = {"slope": 1.0, "offsets": np.zeros(2), "dim": 2 * (1 + regions), "num_regions": regions}
     network.replace_head(FeatureModel([learner], [1.0], **options))
-    (found,) = evidence(network, np.zeros((8, 8, 3), np.uint8), [0])
+    (found,) = support_maps(network, np.zeros((8, 8, 3), np.uint8), [0])
     assert found.shape == (6, 6)  # of the larger size
     assert found[0, 0] > 0
     assert found.count_nonzero() == 1
@@ -717,7 +717,7 @@ def test_evidence_of_a_frozen_network_is_where_the_features_are(regions):
 def test_no_evidence_without_spatial_features():
     pooled = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
     network = build_classifier(pooled, 2, image_size=8)
-    assert evidence(network, np.zeros((8, 8, 3), np.uint8), [0]) is None
+    assert support_maps(network, np.zeros((8, 8, 3), np.uint8), [0]) is None
 
 
 def test_the_report_is_written_atomically(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ UInt8 = npt.NDArray[np.uint8]
 _VISIBLE = 0.15  # of the strongest word's contribution
 
 
-def evidence(network: Classifier, image: UInt8, labels: Sequence[int]) -> list[torch.Tensor] | None:
+def support_maps(network: Classifier, image: UInt8, labels: Sequence[int]) -> list[torch.Tensor] | None:
     """How much each position (h, w) of the feature map raises a label's logit: Σ_c feature · gradient.
 
     For a linear head these are class activation maps. The median is subtracted, because a bias can support a label

@@ -15,7 +15,7 @@ from spml.data.stores.texts import TextStore
 from spml.errors import InputError
 from spml.models import Classifier
 from spml.models.text_encoders import TfidfEncoder
-from spml.predict.evidence import evidence, highlight, marked_words
+from spml.predict.evidence import highlight, marked_words, support_maps
 from spml.report.markup import Html, count, join, percent, tag
 from spml.report.tables import RunTables
 from spml.runs.folder import RunFolder
@@ -279,7 +279,7 @@ def evidence_cards(tables: RunTables, rows: Sequence[int], size: int, labels_eac
             continue
         order = np.argsort(-np.nan_to_num(tables.confidence[row]), kind="stable")
         labels = order[tables.present[row, order]][:labels_each].tolist()
-        maps = evidence(network, image, labels)
+        maps = support_maps(network, image, labels)
         if maps is None:
             return []
         cards.append(_evidence_card(tables, row, image, dict(zip(labels, maps, strict=True)), size))

@@ -17,7 +17,7 @@ from PIL import Image
 from spml.data.stores.images import ImageStore
 from spml.errors import InputError
 from spml.models import Classifier
-from spml.predict.evidence import evidence, highlight
+from spml.predict.evidence import highlight, support_maps
 from spml.runs.folder import RunFolder
 
 THUMBNAIL, LARGE = 240, 1280
@@ -152,7 +152,7 @@ class Evidence:
             return None
         with self._lock:
             square = self._store.batch([row])[0].permute(1, 2, 0).cpu().numpy()
-            maps = evidence(self._network, square, [label])
+            maps = support_maps(self._network, square, [label])
         if maps is None:
             return None
         whole = np.asarray(self._store.whole(row, LARGE // 2)) if self._store.policy == "squash" else square

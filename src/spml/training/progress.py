@@ -32,7 +32,7 @@ def bars(visible: bool) -> Progress:
 
 
 @contextmanager
-def stages(visible: bool) -> Iterator[Callable[[str], None]]:
+def stage_display(visible: bool) -> Iterator[Callable[[str], None]]:
     """Show the current stage of a computation and its time; yield a function that takes the name of the stage.
 
     Where the output is not a terminal, every stage is a line.

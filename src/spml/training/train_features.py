@@ -41,7 +41,7 @@ from spml.training.learners import FeatureFit, fit_features
 from spml.training.learners.trees import forests_take_long
 from spml.training.network.files import refuse_other_settings
 from spml.training.network.finish import write_rows
-from spml.training.progress import stages
+from spml.training.progress import stage_display
 
 
 def with_encoded_texts(dataset: Dataset, encoder: str = DEFAULT_ENCODER) -> tuple[Dataset, TextEncoder]:
@@ -151,7 +151,7 @@ def train_features(
                 feature_data = with_frozen_features(dataset, network, zooms, regions, device, progress)
             network.set_zooms(zooms)
             network.cpu()
-        with stages(progress) as show, truth_closed():
+        with stage_display(progress) as show, truth_closed():
             fitted: TextEncoder | None = None
             if encoder is not None:
                 show("encoding texts")
