@@ -134,10 +134,10 @@ def test_the_time_limits_the_epochs(
     steps, left = int(np.ceil(len(data.train) / 16)), 0.95 * 60 * 4 - 0.5 * len(data)
     epochs = int(left // (2.0 * steps + 2 * 0.5 * len(data.validation)))
     assert 1 < epochs < 100
-    found = module._affordable(data, experiment, Budget(100, 4), 0.0, "cpu")
+    found = module._affordable_epochs(data, experiment, Budget(100, 4), 0.0, "cpu")
     assert found == epochs
-    assert module._affordable(data, experiment, Budget(3, 4), 0.0, "cpu") == 3
-    assert module._affordable(data, experiment, Budget(100, None), 0.0, "cpu") == 100
+    assert module._affordable_epochs(data, experiment, Budget(3, 4), 0.0, "cpu") == 3
+    assert module._affordable_epochs(data, experiment, Budget(100, None), 0.0, "cpu") == 100
 
 
 def test_without_time_the_first_stage_is_the_result(data: Dataset, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ The modules in the order in which they run:
 What they share:
 
 =================  =====================================================================================
+`options`          what a user can choose about a training
 `effort`           what to train on images, by device, time and options
 `experiment`       everything that decides the outcome of one training; `settings` and `label_draw` are parts
 `examples`         rows of a store with their labels, and how batches of them are read

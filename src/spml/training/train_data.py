@@ -173,10 +173,10 @@ def _train_on_images(
     )
     if not plan.network:
         return train_frozen()
-    experiment = partial(_experiment, options, dataset, backbone, device)
+    experiment_for = partial(_experiment, options, dataset, backbone, device)
     budget = Budget(plan.epochs, options.minutes)
     return train_in_stages(
-        dataset, out, train_frozen, experiment, budget, device=options.device, notify=notify, progress=progress
+        dataset, out, train_frozen, experiment_for, budget, device=options.device, notify=notify, progress=progress
     )
 
 

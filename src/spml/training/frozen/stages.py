@@ -55,8 +55,8 @@ class Budget(NamedTuple):
 def train_in_stages(
     dataset: Dataset,
     out: Path,
-    first: Callable[[], dict[str, Any]],
-    experiment: Callable[[int], Experiment],
+    train_first_stage: Callable[[], dict[str, Any]],
+    experiment_for: Callable[[int], Experiment],
     budget: Budget,
     *,
     device: str,
@@ -71,9 +71,9 @@ def train_in_stages(
         Images, some of them held out.
     out : Path
         The run folder. What is finished in it is not trained again.
-    first : callable
+    train_first_stage : callable
         Trains the first stage and writes it as a finished run to `out`.
-    experiment : callable
+    experiment_for : callable
         Returns the second stage for a number of epochs.
     budget : Budget
     device : str
@@ -93,17 +93,17 @@ def train_in_stages(
         If the folder holds another run.
     """
     started = time.perf_counter()
-    request = _request(dataset, experiment(1))
+    request = _request(dataset, experiment_for(1))
     state = _read(out / STAGES, request)
 
     def save() -> None:
         write_text(out / STAGES, json.dumps(state, indent=2))
 
     if state["choice"] is None:
-        result = first()
+        result = train_first_stage()
         epochs = state["epochs"]
         if epochs is None:
-            epochs = _affordable(dataset, experiment, budget, started, device)
+            epochs = _affordable_epochs(dataset, experiment_for, budget, started, device)
             if epochs < min(MIN_EPOCHS, budget.epochs):
                 summary = f"{result['summary']}. The time does not suffice for training the whole network"
                 return {**result, "summary": summary}
@@ -113,7 +113,9 @@ def train_in_stages(
             f"{out} can be used now: it holds a classifier on the features of the frozen network. Training the whole "
             f"network from it, for {epochs} epochs; the better one is kept."
         )
-        run_experiment(experiment(epochs), dataset, out / FINE_TUNED, device=device, notify=notify, progress=progress)
+        run_experiment(
+            experiment_for(epochs), dataset, out / FINE_TUNED, device=device, notify=notify, progress=progress
+        )
         state["choice"], state["adopting"] = _compare(dataset, out)
         save()
     if state["adopting"]:
@@ -152,17 +154,17 @@ def _read(path: Path, request: dict[str, Any]) -> StagesRecord:
     return state
 
 
-def _affordable(
-    dataset: Dataset, experiment: Callable[[int], Experiment], budget: Budget, started: float, device: str
+def _affordable_epochs(
+    dataset: Dataset, experiment_for: Callable[[int], Experiment], budget: Budget, started: float, device: str
 ) -> int:
     """Return the number of epochs that the budget allows."""
     if budget.minutes is None:
         return budget.epochs
     seconds_first = time.perf_counter() - started  # an upper bound for the probes, whose features are kept
-    seconds_per_step, seconds_per_image = measure_speed(experiment(budget.epochs), dataset, device)
+    seconds_per_step, seconds_per_image = measure_speed(experiment_for(budget.epochs), dataset, device)
     seconds_left = (1 - _RESERVE) * 60 * budget.minutes - (time.perf_counter() - started)
     seconds_left -= seconds_first + len(dataset) * seconds_per_image
-    steps = math.ceil(len(dataset.train) / experiment(1).train.batch_size)
+    steps = math.ceil(len(dataset.train) / experiment_for(1).train.batch_size)
     predictions = 2 * len(dataset.validation)  # raw and averaged weights are evaluated
     seconds_per_epoch = steps * seconds_per_step + predictions * seconds_per_image
     return min(budget.epochs, max(0, math.floor(seconds_left / seconds_per_epoch)))
@@ -204,13 +206,13 @@ def _compare(dataset: Dataset, out: Path) -> tuple[str, bool]:
         calibrate(open_run(folder).probabilities[rows], known, uncertainty=False).log_likelihood
         for folder in (out, out / FINE_TUNED)
     )
-    better = tuned > frozen
-    kept = "the whole network" if better else "the classifier on frozen features"
-    word = "better" if better else "no better"
+    network_is_better = tuned > frozen
+    kept = "the whole network" if network_is_better else "the classifier on frozen features"
+    word = "better" if network_is_better else "no better"
     return (
         f"Kept {kept}: training the whole network predicts held-out labels {word} "
         f"(log-likelihood {tuned:.3f} against {frozen:.3f})",
-        better,
+        network_is_better,
     )
 
 
