@@ -469,7 +469,7 @@ def test_page_on_missing_rows_counts_its_runs():
     text = page.read_text(encoding="utf-8")
     commands = re.findall(r"^\$VOC (--head attention )?--methods (\S+) --seeds (\S+) --out", text, re.MULTILINE)
     counts = [int(count) for count in re.findall(r"^\| \d\. .* \| (\d+) \| \d+ \|$", text, re.MULTILINE)]
-    assert len(commands) == 4
+    assert len(commands) == 5
     for (head, methods, seeds), count in zip(commands, counts, strict=True):
         chosen = ["attention"] if head else []
         planned = plan("voc12-lite2", methods=methods.split(","), heads=chosen, need_data=False)
