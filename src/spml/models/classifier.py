@@ -132,7 +132,7 @@ class Classifier(nn.Module):
 
     @property
     def pretrained(self) -> bool:
-        """Whether the backbone has published weights: neither random ones nor those of a user's own module."""
+        """Whether pretrained weights of the backbone were loaded by name or from a file, so that they are known."""
         source = self.description.get("weights", {}).get("source", "random")
         return source not in ("random", "given with the module")
 
