@@ -87,7 +87,7 @@ def fit(method: str, split: Split, draw: int) -> FeatureFit:
     labels = Labels.from_indices(split.draw(draw), classes)
     if method == "auto":
         whole = features if plain else FeatureStore(split.train[:, : split.train.shape[1] // (1 + REGIONS)])
-        alone = fit_features(whole, labels, base="linear", seed=draw)
+        alone = fit_features(whole, labels, base="linear", normalise=False, seed=draw)
         both = with_epr_head(alone, whole, labels, seed=draw)
         return both if plain else with_regions(both, features, labels)
     k = float(split.train_labels.sum(axis=1).mean()) if METHODS[method].needs.k else None

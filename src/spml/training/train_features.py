@@ -173,6 +173,7 @@ def train_features(
                 settings=settings,
                 base=base,
                 k=k,
+                normalise=network is None,  # on images it finds too many labels per row, and ranks them worse
                 seed=seed,
                 device=device,
                 progress=show,
